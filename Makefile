@@ -1,0 +1,52 @@
+# The verbs of the project; HACKING.md explains them. Every verb makes or refreshes .venv by itself.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+ONLY   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv lint format test fuzz soak interop bench proto docs clean
+
+help:  ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+$(STAMP): pyproject.toml tools/make_venv.py
+	@$(PYTHON) tools/make_venv.py
+
+venv: $(STAMP)  ## create or refresh .venv
+
+lint: $(STAMP)  ## ruff, mypy --strict, house rules and import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(RUN) -m tools.house_rules
+	$(RUN) -m tools.import_rules
+
+format: $(STAMP)  ## let ruff format and fix what it can
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	$(VENV)/bin/ruff format --quiet .
+
+test: $(STAMP)  ## the fast tests: unit, contracts, real processes
+	$(RUN) -m pytest
+
+fuzz: $(STAMP)  ## mutated input against every decoder [ONLY=target] [SECONDS=20] [SEED=n]
+	$(RUN) -m fuzz $(ONLY) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP)  ## the long runs, ending in a JSON verdict [ONLY=part] [SEED=n]
+	$(RUN) -m soak $(ONLY) $(if $(SEED),--seed $(SEED))
+
+interop: $(STAMP)  ## against Apache's own servers and classes [ONLY=part]
+	$(RUN) -m interop $(ONLY)
+
+bench: $(STAMP)  ## measured against peers in the same run [ONLY=part]
+	$(RUN) -m bench $(ONLY)
+
+proto: $(STAMP)  ## generate Python from the .proto files
+	$(RUN) -m tools.generate_proto
+
+docs: $(STAMP)  ## generate the pages that are made from code
+	$(RUN) -m tools.generate_docs
+
+clean:  ## remove .venv and everything built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""magnetar: a message streaming platform in Python."""

@@ -1,0 +1,74 @@
+"""Output: tables for people, JSON for programs, one line for an error.
+
+A table is drawn on a terminal. In a pipe it is plain columns that are never wrapped, one line a row, so that grep and
+awk see whole rows. What is printed may come from anywhere, so characters that would steer a terminal are shown escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar.errors import ConfigError, MagnetarError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_CONFIG_HINT = "every key with its range is in docs/configuration.md; `magnetar config show` prints what is in effect"
+
+
+def print_json(value: Any) -> None:
+    """One JSON document; only ASCII, so that no terminal or locale can spoil it."""
+    print(json.dumps(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """The rows as people like to read them."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, cells)
+    else:
+        _align([name.upper() for name in columns], cells)
+
+
+def print_error(error: MagnetarError) -> int:
+    """Tells stderr, in one line and where it helps a hint; returns the exit code."""
+    print(f"magnetar: error: {printable(error)}", file=sys.stderr)
+    if isinstance(error, ConfigError):
+        print(f"hint: {_CONFIG_HINT}", file=sys.stderr)
+        return EXIT_USAGE
+    return EXIT_FAILED
+
+
+def printable(value: object) -> str:
+    """The value as text on one line, with what is not printable escaped."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD  # Only a terminal pays for importing rich.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")  # Folded, not cut: a key or an id must be there whole.
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # As Text, since brackets in a value are no markup.
+    Console().print(table)
+
+
+def _align(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

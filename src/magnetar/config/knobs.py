@@ -1,0 +1,124 @@
+"""Knobs: how a section declares its keys, and the checks every value passes.
+
+A knob's type is the type of its default: int, bool or str. A section calls `check_knobs` first in `__post_init__`, so
+that no way of making it, a test's constructor call included, gets around the bounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+from magnetar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value: TypeAlias = int | bool | str
+V = TypeVar("V", int, bool, str)
+
+MASK = "****"
+_SHOWN_CHARACTERS_MAX = 100  # A message stays a line that can be read.
+_METADATA_KEY = "magnetar.knob"
+_TYPE_NAMES = {int: "an integer", bool: "true or false", str: "a string"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """What is known about one key besides its name."""
+
+    default: Value
+    what: str
+    at_least: int | None = None
+    at_most: int | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    bookkeeper: str = ""
+    pulsar: str = ""
+    kafka: str = ""
+
+    @property
+    def type(self) -> type[Value]:
+        return type(self.default)
+
+    @property
+    def peer_names(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.bookkeeper, self.pulsar, self.kafka) if name)
+
+    def shown(self, value: object) -> str:
+        """The value as a message may print it; a secret never is."""
+        if self.secret and value:
+            return MASK
+        text = repr(value)
+        return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
+
+    def allowed(self) -> str:
+        """The range in words, as messages and docs say it; empty when every value of the type is allowed."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        match (self.at_least, self.at_most):
+            case (None, None):
+                return ""
+            case (low, None):
+                return f"at least {low:_}"
+            case (None, high):
+                return f"at most {high:_}"
+            case (low, high):
+                return f"{low:_} to {high:_}"
+
+    def complaint(self, value: object) -> str | None:
+        """Why this value is refused, or None."""
+        if type(value) is not self.type:  # Exactly: a bool is no int here, whatever Python says.
+            return f"{self.shown(value)} is not {_TYPE_NAMES[self.type]}"
+        if self.choices and value not in self.choices:
+            return f"{self.shown(value)} is not {self.allowed()}"
+        if isinstance(value, int) and not self._is_within_bounds(value):
+            return f"{self.shown(value)} is out of range: allowed is {self.allowed()}"
+        return None
+
+    def _is_within_bounds(self, value: int) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+
+def knob(
+    default: V,
+    what: str,
+    *,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    bookkeeper: str = "",
+    pulsar: str = "",
+    kafka: str = "",
+) -> V:
+    """A dataclass field that carries its declaration. A secret is left out of `repr`, so no log line can show it."""
+    declared = Knob(
+        default=default,
+        what=what,
+        at_least=at_least,
+        at_most=at_most,
+        choices=choices,
+        secret=secret,
+        bookkeeper=bookkeeper,
+        pulsar=pulsar,
+        kafka=kafka,
+    )
+    field: Any = dataclasses.field(default=default, repr=not secret, metadata={_METADATA_KEY: declared})
+    return cast("V", field)
+
+
+def knobs_of(section: type[DataclassInstance] | DataclassInstance) -> Iterator[tuple[str, Knob]]:
+    """Names and knobs of a section, in the order of their declaration."""
+    for field in dataclasses.fields(section):
+        yield field.name, field.metadata[_METADATA_KEY]
+
+
+def check_knobs(section: DataclassInstance) -> None:
+    """Type and range of every value. `load` has said it already, with the origin, for what came from outside."""
+    for name, declared in knobs_of(section):
+        complaint = declared.complaint(getattr(section, name))
+        if complaint:
+            raise ConfigError(f"{type(section).__name__}.{name}: {complaint}")

@@ -1,0 +1,53 @@
+"""The whole configuration of a process, and the list of keys that follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar.config.knobs import Knob, knobs_of
+from magnetar.config.logging import LoggingConfig
+from magnetar.config.metadata import MetadataConfig
+from magnetar.config.sqlite import SqliteConfig
+from magnetar.config.zookeeper import ZooKeeperConfig
+
+ENVIRONMENT_PREFIX = "MAGNETAR_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One attribute per section; its name is the section's name in TOML, in variables and in flags."""
+
+    metadata: MetadataConfig = field(default_factory=MetadataConfig)
+    zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
+    sqlite: SqliteConfig = field(default_factory=SqliteConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of one section."""
+
+    section: str
+    name: str
+    knob: Knob
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+
+
+SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in dataclasses.fields(Config)}
+"""Section name → its class."""
+
+KEYS: dict[str, Key] = {
+    key.path: key
+    for section, section_class in SECTIONS.items()
+    for key in (Key(section, name, knob) for name, knob in knobs_of(section_class))
+}
+"""`section.key` → what is known about it, in the order of declaration."""

@@ -1,0 +1,210 @@
+"""The error tree: every failure a caller may handle, one class per situation.
+
+Policy is an attribute, so callers branch on `retryable` or `outcome_unknown` and never on message text.
+A message says what happened and, where a user can do something about it, what to do next.
+Foreign exceptions (`OSError`, ZooKeeper's, SQLite's) are translated where they enter; a broken invariant is an
+assertion, not an error from here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MagnetarError(Exception):
+    """Root of every error a caller may handle."""
+
+    retryable: ClassVar[bool] = False
+    """The same call may succeed later, and repeating it does no harm."""
+    outcome_unknown: ClassVar[bool] = False
+    """The operation may or may not have been done; only looking tells."""
+    wire_code: ClassVar[int | None] = None
+    """The number this situation has in the protocol it comes from, where there is one."""
+
+
+class ConfigError(MagnetarError):
+    """A setting is unknown, malformed or out of range; the message names it and where it came from."""
+
+
+class MissingDependencyError(MagnetarError):
+    """An optional package or program is not installed; the message says how to get it."""
+
+
+class ClosedError(MagnetarError):
+    """The disk, file or lane was closed by its owner; nothing was done."""
+
+
+class ProcessFailedError(MagnetarError):
+    """A program we started ended or did not become ready; the message ends with the tail of its log."""
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+class DiskError(MagnetarError):
+    """A file operation failed; the message names the file."""
+
+
+class DiskFullError(DiskError):
+    """No room left on the device; freeing some helps."""
+
+    retryable = True
+
+
+class FileMissingError(DiskError):
+    """The named file or directory does not exist."""
+
+
+class FileLockedError(DiskError):
+    """Another process holds the lock of this directory or file."""
+
+
+class SyncFailedError(DiskError):
+    """The device refused to make data durable. What was written since the last sync is gone: never retried."""
+
+
+# --- wire -------------------------------------------------------------------------------------------------------------
+
+
+class ProtocolError(MagnetarError):
+    """A wire rule was broken; the subclass says by whom."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """By the peer: close the connection."""
+
+
+class LocalProtocolError(ProtocolError):
+    """By us: nothing was sent. A bug, or a value that the protocol version in use has no room for."""
+
+
+class DigestMismatchError(MagnetarError):
+    """An entry is not what its writer sealed: damaged, of another entry, or sealed with another digest or password."""
+
+    wire_code = -5
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+class MetadataError(MagnetarError):
+    """An operation on the metadata store failed. `wire_code` is ZooKeeper's."""
+
+
+class NoNodeError(MetadataError):
+    """The node, or the parent it needs, does not exist."""
+
+    wire_code = -101
+
+
+class NodeExistsError(MetadataError):
+    """The node to create exists already."""
+
+    wire_code = -110
+
+
+class BadVersionError(MetadataError):
+    """Somebody else changed the node: read it again before deciding."""
+
+    wire_code = -103
+
+
+class NotEmptyError(MetadataError):
+    """The node to delete has children."""
+
+    wire_code = -111
+
+
+class NoChildrenForEphemeralsError(MetadataError):
+    """An ephemeral node cannot have children."""
+
+    wire_code = -108
+
+
+class InvalidPathError(MetadataError):
+    """The path is not absolute and normalised, or has a character that is not allowed."""
+
+    wire_code = -8
+
+
+class ValueTooLargeError(MetadataError):
+    """The value exceeds what every store accepts; nothing was sent."""
+
+
+class AccessDeniedError(MetadataError):
+    """The store refuses this operation to us, or refuses our credentials."""
+
+    wire_code = -102
+
+
+class TransactionFailedError(MetadataError):
+    """No operation of the transaction was done; `cause` is why the one at `index` could not be."""
+
+    def __init__(self, index: int, cause: MetadataError) -> None:
+        super().__init__(f"operation {index} of the transaction: {cause}")
+        self.index = index
+        self.cause = cause
+
+
+class MetadataUnavailableError(MetadataError):
+    """The store could not be reached in time. The operation was not done."""
+
+    retryable = True
+    wire_code = -4
+
+
+class OutcomeUnknownError(MetadataError):
+    """The connection was lost after the operation was sent: it may or may not have been done."""
+
+    outcome_unknown = True
+    wire_code = -4
+
+
+class SessionExpiredError(MetadataError):
+    """The session this operation belonged to has ended, and its ephemeral nodes with it. The operation was not done."""
+
+    wire_code = -112
+
+
+class StoreClosedError(MetadataError):
+    """The store was closed by its owner."""
+
+
+class StoreLockedError(MetadataError):
+    """Another process has this embedded store open."""
+
+
+class StoreCorruptError(MetadataError):
+    """The embedded store's file is damaged or is not a store at all."""
+
+
+class MalformedMetadataError(MetadataError):
+    """A stored value is truncated, damaged, or of a kind this version does not know."""
+
+
+class UnsupportedLayoutError(MetadataError):
+    """The cluster keeps its ledgers in a layout that we do not speak: nothing there may be touched."""
+
+
+class ClusterExistsError(MetadataError):
+    """The place for a new cluster is taken."""
+
+
+class ClusterMissingError(MetadataError):
+    """There is no cluster at this place; initialise one first."""
+
+
+class NoSuchLedgerError(NoNodeError):
+    """The ledger is not in the metadata: never made, or deleted."""
+
+
+class LedgerExistsError(NodeExistsError):
+    """Somebody else made a ledger with this id."""
+
+
+class LedgerIdsExhaustedError(MetadataError):
+    """No ledger id is left to give out."""
+
+
+class CookieMismatchError(MetadataError):
+    """A bookie is not what its cookie says; the message names the fields that differ."""

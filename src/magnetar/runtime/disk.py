@@ -1,0 +1,133 @@
+"""Disk: the files of one component, with durability spelled out.
+
+Invariant: nothing survives a power loss unless `sync` (a file's bytes and length) or `sync_dir` (names: created,
+           renamed, removed) returned.
+Failed sync: the unsynced bytes are gone, though a read may still show them. So the file refuses everything more with
+           SyncFailedError, also when it is opened again, until the component starts anew with another Disk: nobody can
+           retry an fsync by accident. A directory whose `sync_dir` failed refuses further `sync_dir` alike.
+Failed append: `size` stays as it was, and what was written of it is cut off again before the error is raised. If that
+           cannot be done, the file is treated as after a failed sync.
+Paths:     relative to the disk's root, with `/`, normalised; absolute ones and `..` are refused with DiskError.
+Blocking:  every call that touches the device is awaited and runs on the component's own thread, in the order the calls
+           were made; appending a group and making it durable is one hand-over (`append_and_sync`).
+Cancel:    a cancelled call is still carried out; its caller does not know the outcome.
+Read next: system_disk.py, and magnetar/testing/contracts/disk.py for the behaviour both worlds must show
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    total_bytes: int
+    free_bytes: int
+
+
+class File(ABC):
+    """An open file. One owner; closed by it."""
+
+    path: str
+    """Under which it was opened."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes up to the end, appended ones included; preallocated room beyond it does not count.
+
+        An append that has not returned yet may already be counted.
+        """
+
+    @abstractmethod
+    async def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    @abstractmethod
+    async def append(self, chunks: Sequence[Buffer]) -> int:
+        """Writes the chunks one after the other at the end; returns the offset of the first byte. Not durable yet.
+
+        The chunks are not copied: neither they nor the sequence may change until this returns. A memoryview is one of
+        bytes (its length is its size).
+        """
+
+    @abstractmethod
+    async def append_and_sync(self, chunks: Sequence[Buffer]) -> int:
+        """`append` and `sync` in one hand-over to the thread: the journal's group commit."""
+
+    @abstractmethod
+    async def truncate(self, size: int) -> None:
+        """Cuts the end off. Not durable yet. Growing a file this way is refused with DiskError."""
+
+    @abstractmethod
+    async def preallocate(self, size: int) -> None:
+        """Asks the device for room up to `size`, so that later appends need no new blocks. Does not change `size`.
+
+        DiskFullError if there is no room. A truncate, and the cut after a failed append, may give the room back.
+        On a file system that cannot reserve, nothing is reserved.
+        """
+
+    @abstractmethod
+    async def sync(self) -> None:
+        """Returns when all bytes of this file are durable; raises SyncFailedError once and for ever."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Gives the file back, a refused one too; again is harmless. Closing does not make anything durable."""
+
+
+class Disk(ABC):
+    """A directory tree that belongs to one component."""
+
+    @abstractmethod
+    async def open(self, path: str, *, create: bool = False) -> File:
+        """Opens for reading and appending. Missing: FileMissingError, or a new empty file if `create`.
+
+        One File per path at a time: each keeps its own idea of the end.
+        """
+
+    @abstractmethod
+    async def make_dir(self, path: str) -> None:
+        """Makes the directory and its parents, the root included; no error if it is there.
+
+        Durable after `sync_dir` of the parents below the root; the root itself is durable at once.
+        """
+
+    @abstractmethod
+    async def rename(self, old: str, new: str) -> None:
+        """Renames one file, replacing `new` in one step if it exists.
+
+        Durable after `sync_dir` of the directories involved.
+        """
+
+    @abstractmethod
+    async def remove(self, path: str) -> None:
+        """Removes one file. Durable after `sync_dir`."""
+
+    @abstractmethod
+    async def list(self, directory: str = "") -> list[str]:
+        """Sorted names in one directory, files and directories alike."""
+
+    @abstractmethod
+    async def sync_dir(self, directory: str = "") -> None:
+        """Returns when the names in this directory are durable."""
+
+    @abstractmethod
+    async def usage(self) -> DiskUsage:
+        """Room on the device below the root."""
+
+    @abstractmethod
+    async def lock(self, path: str) -> None:
+        """Takes an exclusive lock on a file until this process ends or `aclose`; FileLockedError if it is held.
+
+        Another Disk of the same process is kept out too. The file stays when the lock ends.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Releases locks and ends the component's thread. Files must be closed before."""

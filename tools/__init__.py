@@ -1,0 +1,1 @@
+"""What the make verbs run; not part of the installed package."""
