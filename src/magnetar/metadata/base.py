@@ -1,0 +1,180 @@
+"""What every store does alike: check, wait for a usable session, hand over, and say honestly how it ended.
+
+A request that was never handed over fails with MetadataUnavailableError. One that was handed over and not answered in
+time is unknown if it writes, and merely unavailable if it reads. A subclass only carries requests (`_submit`) and moves
+the session.
+Read next: local.py, zookeeper/store.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar.config.metadata import MetadataConfig
+from magnetar.errors import (
+    InvalidPathError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    ValueTooLargeError,
+)
+from magnetar.metadata.observation import StoreObservation
+from magnetar.metadata.paths import ROOT, ancestors_of, check_path
+from magnetar.metadata.requests import Children, Get, Read, Request, Sync, Transact, describe
+from magnetar.metadata.session import Session, SessionState
+from magnetar.metadata.store import (
+    ANY_VERSION,
+    Create,
+    CreateMode,
+    Delete,
+    MetadataStore,
+    Node,
+    Operation,
+    OperationResult,
+    Put,
+    Watcher,
+)
+from magnetar.runtime.metrics import Metrics
+
+_PARENT_TRIES_MAX = 5  # Parents deleted by others while we create below them: give up after so many rounds.
+
+
+class BaseStore(MetadataStore):
+    def __init__(self, session: Session, config: MetadataConfig) -> None:
+        self.session = session
+        self._value_bytes_max = config.value_bytes_max
+        self._in_flight_max = config.operations_in_flight_max
+        self._timeout = config.operation_timeout_ms / 1000
+        self._in_flight = 0
+        self._observation: StoreObservation | None = None
+        self.closed_because = "the metadata store is closed"
+
+    def observe(self, metrics: Metrics) -> None:
+        """From now on, what this store does is counted there."""
+        self._observation = StoreObservation(metrics, self.session)
+
+    @abstractmethod
+    def _submit(self, request: Request) -> asyncio.Future[Any]:
+        """Hands the request over. The future may be cancelled by a caller that stopped waiting."""
+
+    async def get(self, path: str, *, watch: Watcher | None = None) -> Node | None:
+        check_path(path)
+        node: Node | None = await self._call(Get(path, watch))
+        return node
+
+    async def children(self, path: str, *, watch: Watcher | None = None) -> list[str]:
+        check_path(path)
+        names: list[str] = await self._call(Children(path, watch))
+        return names
+
+    async def create(
+        self, path: str, value: bytes = b"", *, mode: CreateMode = CreateMode.PERSISTENT, make_parents: bool = False
+    ) -> str:
+        request = Create(path, value, mode)
+        self._check_operation(request)
+        for _ in range(_PARENT_TRIES_MAX):
+            try:
+                made: str = await self._call(request)
+            except NoNodeError:
+                if not make_parents:
+                    raise
+                await self._make_parents(path)
+            else:
+                return made
+        raise NoNodeError(f"the parents of {path} are deleted again and again while it is created")
+
+    async def _make_parents(self, path: str) -> None:
+        for ancestor in ancestors_of(path):
+            try:
+                await self._call(Create(ancestor))
+            except NodeExistsError:
+                continue
+            except NoNodeError:  # Deleted between two steps: the caller's next round begins above it.
+                return
+
+    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        request = Put(path, value, version)
+        self._check_operation(request)
+        new_version: int = await self._call(request)
+        return new_version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        request = Delete(path, version)
+        self._check_operation(request)
+        await self._call(request)
+
+    async def transact(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        for operation in operations:
+            self._check_operation(operation)
+        if sum(len(o.value) for o in operations if isinstance(o, Create | Put)) > self._value_bytes_max:
+            raise ValueTooLargeError(f"the values of one transaction exceed {self._value_bytes_max} bytes together")
+        if not operations:
+            return []
+        results: list[OperationResult] = await self._call(Transact(tuple(operations)))
+        return results
+
+    async def sync(self) -> None:
+        await self._call(Sync())
+
+    def _check_operation(self, operation: Operation) -> None:
+        check_path(operation.path)
+        if isinstance(operation, Create | Put) and len(operation.value) > self._value_bytes_max:
+            raise ValueTooLargeError(
+                f"the value for {operation.path} has {len(operation.value)} bytes, more than metadata.value_bytes_max"
+                f" ({self._value_bytes_max}); ZooKeeper accepts 1 MiB by default"
+            )
+        if isinstance(operation, Delete) and operation.path == ROOT:
+            raise InvalidPathError("the root cannot be deleted")
+
+    async def _call(self, request: Request) -> Any:
+        if self._observation is None:
+            return await self._carry(request)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        error: BaseException | None = None
+        try:
+            return await self._carry(request)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._observation.finished(request, error, loop.time() - began)
+
+    async def _carry(self, request: Request) -> Any:
+        if self._in_flight >= self._in_flight_max:
+            raise MetadataUnavailableError(
+                f"{self._in_flight} metadata operations are waiting already (metadata.operations_in_flight_max)"
+            )
+        self._in_flight += 1
+        submitted = False
+        try:
+            async with asyncio.timeout(self._timeout):
+                if not self.session.state.is_usable:
+                    await self.session.wait_usable_or_closed()
+                if self.session.state is SessionState.CLOSED:
+                    raise StoreClosedError(f"{describe(request)}: {self.closed_because}")
+                future = self._submit(request)
+                submitted = True
+                return await future
+        except TimeoutError:
+            raise self._timed_out(request, submitted) from None
+        finally:
+            self._in_flight -= 1
+
+    def _timed_out(self, request: Request, submitted: bool) -> MetadataUnavailableError | OutcomeUnknownError:
+        waited = f"{describe(request)}: no answer from the metadata store within {self._timeout:g} s"
+        if submitted and not isinstance(request, Read):
+            return OutcomeUnknownError(f"{waited}; it may or may not have been done")
+        return MetadataUnavailableError(f"{waited} (session {self.session.state.value})")
+
+
+def unanswered(request: Request) -> MetadataUnavailableError | OutcomeUnknownError:
+    """The error for a request that was handed over when the connection was lost."""
+    if isinstance(request, Read):
+        return MetadataUnavailableError(f"{describe(request)}: the connection was lost before the answer came")
+    return OutcomeUnknownError(f"{describe(request)}: the connection was lost; it may or may not have been done")

@@ -1,0 +1,47 @@
+"""What a store reports of itself: operations by kind and outcome, how long they took, and the state of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar.metadata.requests import Request
+from magnetar.metadata.session import Session, SessionState
+from magnetar.runtime.metrics import Metrics
+
+
+class StoreObservation:
+    """Metadata operations are few, so each is counted as it ends."""
+
+    def __init__(self, metrics: Metrics, session: Session) -> None:
+        self._operations = metrics.counter(
+            "magnetar_metadata_operations_total",
+            "Operations on the metadata store that ended, by kind and by outcome: ok or the name of the error.",
+            ("operation", "outcome"),
+        )
+        self._seconds = metrics.histogram(
+            "magnetar_metadata_operation_seconds",
+            "From the call to the answer, waiting for a lost connection included.",
+            ("operation",),
+        )
+        self._changes = metrics.counter(
+            "magnetar_metadata_session_changes_total", "Times a session came into this state.", ("state",)
+        )
+        self._stop: tuple[Callable[[], None], ...] = (
+            metrics.gauge_callback(
+                "magnetar_metadata_sessions_usable",
+                "Sessions that can be used now; the others are disconnected or expired.",
+                lambda: float(session.state.is_usable),
+            ),
+            session.listen(self._on_state),
+        )
+
+    def finished(self, request: Request, error: BaseException | None, seconds: float) -> None:
+        operation = type(request).__name__.lower()
+        self._operations.labels(operation, "ok" if error is None else type(error).__name__).inc()
+        self._seconds.labels(operation).observe(seconds)
+
+    def _on_state(self, state: SessionState) -> None:
+        self._changes.labels(state.value).inc()
+        if state is SessionState.CLOSED:
+            for stop in self._stop:
+                stop()

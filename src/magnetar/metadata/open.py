@@ -1,0 +1,58 @@
+"""From a URL to a connected store.
+
+memory:                        nothing is kept; a tree of this process alone
+sqlite:PATH                    one file, one process, durable: the embedded default
+zk://h1:2181,h2:2181/chroot    ZooKeeper, any number of servers; the chroot is made if it is missing
+"""
+
+from __future__ import annotations
+
+from magnetar.config.root import Config
+from magnetar.errors import ConfigError
+from magnetar.metadata.base import BaseStore
+from magnetar.metadata.local import LocalServer, LocalStore
+from magnetar.metadata.memory import MemoryServer
+from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.runtime import Runtime
+
+FORMS = "memory:, sqlite:PATH or zk://host:2181,host:2181/chroot"
+
+
+async def open_store(config: Config, runtime: Runtime, metrics: Metrics | None = None) -> MetadataStore:
+    """A new session, connected. ConfigError for a URL that is not one, MetadataError when the store is not there."""
+    store = await _open(config, runtime)
+    if metrics is not None:
+        store.observe(metrics)
+    return store
+
+
+async def _open(config: Config, runtime: Runtime) -> BaseStore:
+    scheme, colon, rest = config.metadata.url.partition(":")
+    if not colon:
+        raise ConfigError(f"metadata.url {config.metadata.url!r} is not a store; use {FORMS}")
+    match scheme:
+        case "memory" if not rest:
+            return _own(MemoryServer(runtime.entropy, config.metadata))
+        case "sqlite" if rest:
+            from magnetar.metadata.sqlite.engine import open_sqlite_server  # Only when it is used.
+
+            return _own(await open_sqlite_server(rest, runtime, config.metadata, config.sqlite))
+        case "zk":
+            from magnetar.metadata.zookeeper.store import connect_zookeeper  # kazoo is an extra.
+
+            return await connect_zookeeper(config.metadata, config.zookeeper, runtime)
+    raise ConfigError(f"metadata.url {config.metadata.url!r} is not a store; use {FORMS}")
+
+
+def _own(server: LocalServer) -> BaseStore:
+    store = OwningStore(server, server.config)
+    server.adopt(store)
+    return store
+
+
+class OwningStore(LocalStore):
+    """The only session of its server, which ends with it."""
+
+    async def aclose(self) -> None:
+        await self._server.aclose()
