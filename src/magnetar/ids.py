@@ -16,7 +16,7 @@ BookieId = NewType("BookieId", str)
 LEDGER_ID_MAX = 2**63 - 1
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:.\-_]+")
-_RESERVED_BOOKIE_IDS = frozenset({"readonly"})  # A child of the registration node, so no bookie may have this name.
+_RESERVED_BOOKIE_ID = "readonly"  # A child of the registration node, so no bookie may have this name.
 
 
 def ledger_id(value: int) -> LedgerId:
@@ -27,8 +27,8 @@ def ledger_id(value: int) -> LedgerId:
 
 
 def bookie_id(value: str) -> BookieId:
-    """The checked way in for names from outside; BookKeeper's own rule, `host:port` being the usual form."""
-    if not _BOOKIE_ID.fullmatch(value) or value in _RESERVED_BOOKIE_IDS:
+    """The checked way in for names that we give out, `host:port` being the usual form; BookKeeper reads a few more."""
+    if not _BOOKIE_ID.fullmatch(value) or value.lower() == _RESERVED_BOOKIE_ID:
         raise ValueError(
             f"{value!r} is not a bookie id: use letters, digits, and : . - _ (and not the reserved name 'readonly')"
         )
