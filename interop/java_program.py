@@ -1,0 +1,88 @@
+"""A Java program that answers JSON lines, one at a time. It ends with us."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+
+from interop.jars import JAVA_MIN, class_folder, jar_folder
+from magnetar.errors import ProcessFailedError
+from magnetar.testing.java import find_java
+from magnetar.testing.processes import Child
+
+_ANSWER_TIMEOUT_S = 60
+_OPENS = ("java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.io", "java.base/java.util.zip")
+_LOGGING = """status = off
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = %d{HH:mm:ss.SSS} %-5p %c{1}: %m %X%n%throwable
+rootLogger.level = warn
+rootLogger.appenderRef.err.ref = err
+"""
+
+
+class ApacheError(Exception):
+    """What Apache's class threw: its name and message."""
+
+
+class JavaProgram:
+    def __init__(self, main_class: str, directory: Path) -> None:
+        logging = directory / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        self._child = Child(
+            [
+                find_java(JAVA_MIN).executable,
+                "-Xmx256m",
+                "-XX:TieredStopAtLevel=1",
+                "-Djava.net.preferIPv4Stack=true",
+                f"-Dlog4j2.configurationFile={logging}",
+                *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
+                "-cp",
+                f"{class_folder()}:{jar_folder()}/*",
+                main_class,
+            ],
+            log=directory / f"{main_class}.log",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._turn = asyncio.Lock()
+
+    async def ask(self, op: str, **arguments: Any) -> Any:
+        """The result; ApacheError for what was thrown there."""
+        line = json.dumps({"op": op, **arguments}) + "\n"
+        async with self._turn, asyncio.timeout(_ANSWER_TIMEOUT_S):
+            answer = json.loads(await asyncio.to_thread(self._exchange, line.encode()))
+        if "error" in answer:
+            raise ApacheError(answer["error"])
+        return answer["result"]
+
+    def _exchange(self, line: bytes) -> bytes:
+        popen = self._child.popen
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        try:
+            popen.stdin.write(line)
+            popen.stdin.flush()
+            answer: bytes = popen.stdout.readline()
+        except OSError as error:
+            raise ProcessFailedError(f"the Java program does not listen: {error}; see {self._child.log}") from error
+        if not answer:
+            raise ProcessFailedError(f"the Java program has ended; see {self._child.log}")
+        return answer
+
+    def close(self) -> None:
+        self._child.kill()
+        for pipe in (self._child.popen.stdin, self._child.popen.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()

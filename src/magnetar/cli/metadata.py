@@ -1,0 +1,260 @@
+"""`magnetar metadata`: makes a cluster's place in the store, and looks into it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
+from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_json, print_table, printable
+from magnetar.config.load import Assignment
+from magnetar.config.root import Config
+from magnetar.errors import ConfigError, MetadataError, NoNodeError
+from magnetar.ids import LEDGER_ID_MAX, LedgerId
+from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
+from magnetar.metadata.bookkeeper.inspect import Description, describe, ledger_document
+from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.open import open_store
+from magnetar.metadata.paths import check_path, join
+from magnetar.metadata.store import MetadataStore, Node
+from magnetar.runtime.event_loop import run
+from magnetar.runtime.system import SystemRuntime
+
+READS_AT_ONCE_MAX = 100  # A directory may have ten thousand children.
+
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--metadata", metavar="URL", help="The store: sqlite:PATH or zk://host:2181,host:2181/chroot."),
+]
+ShowPassword: TypeAlias = Annotated[
+    bool, typer.Option("--show-password", help="Print a ledger's password instead of its length.")
+]
+
+app = typer.Typer(no_args_is_help=True, help="Initialise and inspect the metadata of a cluster.")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a command works with."""
+
+    store: MetadataStore
+    paths: BookKeeperPaths
+    runtime: SystemRuntime
+
+
+@app.command()
+def init(
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="A cluster that is there already is fine.")] = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new cluster: LAYOUT, INSTANCEID, and the nodes that bookies register below."""
+
+    async def command(opened: Opened) -> None:
+        made = await init_cluster(opened.store, opened.paths, opened.runtime.entropy, accept_existing=if_missing)
+        _print_fields({"root": made.root, "instance_id": made.instance_id}, as_json)
+
+    _run(command, _load(metadata, config, settings), creates=True)
+
+
+@app.command()
+def ls(
+    path: Annotated[str, typer.Argument(help="A node; else the root of the store.")] = "/",
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the children of a node."""
+    check_path(path)
+
+    async def command(opened: Opened) -> None:
+        names = await opened.store.children(path)
+        rows = [
+            {"name": name, "bytes": len(node.value), "version": node.version, "ephemeral": bool(node.owner)}
+            for name, node in await _read_all(opened.store, path, names)
+        ]
+        if as_json:
+            print_json(rows)
+        else:
+            print_table(("name", "bytes", "version", "ephemeral"), [list(row.values()) for row in rows])
+
+    _run(command, _load(metadata, config, settings))
+
+
+async def _read_all(store: MetadataStore, path: str, names: list[str]) -> list[tuple[str, Node]]:
+    """Those that are still there."""
+    found: list[tuple[str, Node]] = []
+    for start in range(0, len(names), READS_AT_ONCE_MAX):
+        group = names[start : start + READS_AT_ONCE_MAX]
+        nodes = await asyncio.gather(*(store.get(join(path, name)) for name in group))
+        found += [(name, node) for name, node in zip(group, nodes, strict=True) if node is not None]
+    return found
+
+
+@app.command()
+def get(
+    path: Annotated[str, typer.Argument(help="A node.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Write the value's bytes to stdout as they are.")] = False,
+    show_password: ShowPassword = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a node's value: decoded where the path tells what it is, else as text or in hexadecimal digits."""
+    check_path(path)
+
+    async def command(opened: Opened) -> None:
+        node = await opened.store.get(path)
+        if node is None:
+            raise NoNodeError(f"{path} does not exist; `magnetar metadata ls` lists what does")
+        if raw:
+            sys.stdout.buffer.write(node.value)
+            return
+        _print_node(path, node, describe(opened.paths, path, node, show_password=show_password), as_json)
+
+    _run(command, _load(metadata, config, settings))
+
+
+@app.command()
+def ledger(
+    ledger_id: Annotated[int, typer.Argument(metavar="ID", min=0, max=LEDGER_ID_MAX, help="A ledger's number.")],
+    show_password: ShowPassword = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is known about a ledger: state, quorums, fragments, custom metadata."""
+
+    async def command(opened: Opened) -> None:
+        await read_cluster(opened.store, opened.paths)  # Else every ledger of an unknown layout would be missing.
+        ledgers = LedgerMetadataStore(opened.store, opened.paths, opened.runtime.entropy)
+        stored = await ledgers.read(LedgerId(ledger_id))
+        document = ledger_document(stored.value, show_password=show_password)
+        path = opened.paths.ledger(LedgerId(ledger_id))
+        _print_ledger({**document, "path": path, "node_version": stored.version}, as_json)
+
+    _run(command, _load(metadata, config, settings))
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print_node(path: str, node: Node, description: Description, as_json: bool) -> None:
+    about: dict[str, Any] = {
+        "path": path,
+        "version": node.version,
+        "created_ms": node.created_ms,
+        "modified_ms": node.modified_ms,
+        "owner": node.owner or None,
+        "kind": description.kind,
+        "problem": description.problem,
+    }
+    if as_json:
+        print_json({**about, "content": description.content})
+    elif description.kind == "ledger" and description.problem is None:
+        _print_ledger({**description.content, "path": path, "node_version": node.version}, as_json)
+    else:
+        shown = {key: value for key, value in about.items() if value is not None}
+        shown |= {key: _when(shown[key]) for key in ("created_ms", "modified_ms")}
+        _print_fields({**shown, **description.content}, as_json)
+    if description.problem is not None:
+        print("hint: `--raw` writes the bytes as they are", file=sys.stderr)
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_ledger(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+        return
+    fields = {key: value for key, value in document.items() if key not in ("fragments", "custom_metadata")}
+    if fields["ctime_ms"] is not None:
+        fields["ctime_ms"] = _when(fields["ctime_ms"])
+    _print_fields(fields, as_json)
+    if document["custom_metadata"]:
+        print()
+        print_table(("custom metadata", "value"), list(document["custom_metadata"].items()))
+    print()
+    rows = [
+        (f["first_entry_id"], "-" if f["last_entry_id"] is None else f["last_entry_id"], ", ".join(f["bookies"]))
+        for f in document["fragments"]
+    ]
+    print_table(("first entry", "last entry", "bookies"), rows)
+
+
+def _print_fields(fields: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(fields)
+    else:
+        print_table(("field", "value"), [(key, _cell(value)) for key, value in fields.items()])
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case list():
+            return ", ".join(map(_cell, value)) or "-"
+        case dict():
+            return ", ".join(f"{key}={_cell(item)}" for key, item in value.items()) or "-"
+    return printable(value)
+
+
+def _when(milliseconds: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC ({milliseconds})"
+    except (OverflowError, ValueError, OSError):  # A time beyond the calendar.
+        return str(milliseconds)
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+def _load(url: str | None, config: Path | None, settings: list[str] | None) -> Config:
+    flags = [Assignment("metadata.url", url, "--metadata")] if url is not None else []
+    return load_effective(config, settings, flags=flags).config
+
+
+def _run(command: Callable[[Opened], Awaitable[None]], config: Config, *, creates: bool = False) -> None:
+    """Runs the command on an open store."""
+    _check_url(config.metadata.url, creates)
+    _keep_connection_log_quiet()
+    runtime = SystemRuntime()
+
+    async def main() -> bool:
+        async with await open_store(config, runtime) as store:
+            await command(Opened(store, BookKeeperPaths(config.metadata.ledgers_root), runtime))
+        return True
+
+    if run(main) is None:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _keep_connection_log_quiet() -> None:
+    """What is logged about a connection that fails is part of the error that ends the command."""
+    log = logging.getLogger("magnetar.metadata.zookeeper")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
+
+
+def _check_url(url: str, creates: bool) -> None:
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        raise ConfigError(
+            "metadata.url is memory:, which ends with this command; use --metadata sqlite:PATH or --metadata zk://host:2181"
+        )
+    if scheme == "sqlite" and rest and not creates and not Path(rest).exists():
+        raise MetadataError(f"there is no store at {rest}; make one with: magnetar metadata init --metadata {url}")

@@ -1,0 +1,122 @@
+"""The next ledger id, from the same generator nodes that Apache's clients use, so that no id is given out twice.
+
+Short ids: the number of an ephemeral sequential node `idgen/ID-`, which is deleted at once: 0 … 2³¹ − 2.
+Long ids:  when those are used up, `idgen-long` is made, and its being there moves everybody on. Below it
+           `HOB-0000000001` holds the high 32 bits; the number of a sequential node below that is the low half.
+           A directory whose 2³¹ − 1 numbers are used up is followed by the next.
+Invariant: an id that was counted is never given out again. One whose outcome is unknown is burnt; the next is taken.
+           A high-order directory that is gone is not made anew: it would count from 0 again. (Apache's clients
+           remove old ones, so a generator that was idle for long looks for the largest again.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Final
+
+from magnetar.errors import (
+    LedgerIdsExhaustedError,
+    MalformedMetadataError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    OutcomeUnknownError,
+)
+from magnetar.ids import LedgerId
+from magnetar.metadata.bookkeeper.paths import SHORT_ID_LIMIT, BookKeeperPaths
+from magnetar.metadata.paths import join
+from magnetar.metadata.store import CreateMode, MetadataStore
+
+_TRIES_MAX: Final = 10  # Each burns one id or moves on by one directory; more means something else is wrong.
+_HIGH_LIMIT: Final = 2**31  # The high half of a positive 64-bit number.
+_FIRST_HIGH: Final = 1
+_SEQUENCE = re.compile(r"(-?[0-9]{1,10})")  # ZooKeeper's counter has 32 bits with a sign, and does wrap around.
+_HIGH_DIRECTORY = re.compile(r"HOB-([0-9]{10})")
+
+
+class LedgerIdGenerator:
+    """Gives out ids for one cluster; any number of these may work side by side."""
+
+    def __init__(self, store: MetadataStore, paths: BookKeeperPaths) -> None:
+        self._store = store
+        self._paths = paths
+        self._long = False  # Whether the cluster is known to have used up its short ids.
+        self._asked = False
+        self._high: int | None = None  # The largest high-order directory, as far as we know.
+
+    async def next_id(self) -> LedgerId:
+        """A ledger id that nobody else has. OutcomeUnknownError only after several lost connections in a row."""
+        for tries_left in reversed(range(_TRIES_MAX)):
+            try:
+                found = await self._next_long() if await self._is_long() else await self._next_short()
+            except OutcomeUnknownError:  # Perhaps an id was counted; nobody will use it.
+                if not tries_left:
+                    raise
+            else:
+                if found is not None:
+                    return found
+        raise LedgerIdsExhaustedError(f"no ledger id from {self._paths.root} in {_TRIES_MAX} tries")
+
+    async def _is_long(self) -> bool:
+        if not self._asked:
+            self._long = await self._store.get(self._paths.long_ids) is not None
+            self._asked = True
+        return self._long
+
+    async def _next_short(self) -> LedgerId | None:
+        number = await self._count(self._paths.short_ids, make_parents=True)
+        if number is not None:
+            return LedgerId(number)
+        await self._ensure(self._paths.long_ids)
+        self._long = True
+        return None
+
+    async def _next_long(self) -> LedgerId | None:
+        if self._high is None:
+            self._high = await self._largest_high()
+        if self._high is None:
+            await self._ensure(self._high_path(_FIRST_HIGH))
+            return None
+        high, self._high = self._high, None  # Known again only if it turns out to be good.
+        try:
+            low = await self._count(self._high_path(high), make_parents=False)
+        except NoNodeError:
+            return None
+        if low is None:
+            await self._open_high(high + 1)
+            return None
+        self._high = high
+        return LedgerId(high << 32 | low)
+
+    async def _open_high(self, high: int) -> None:
+        if high >= _HIGH_LIMIT:
+            raise LedgerIdsExhaustedError(f"all 63-bit ledger ids below {self._paths.long_ids} are used up")
+        await self._ensure(self._high_path(high))
+
+    async def _largest_high(self) -> int | None:
+        names = await self._store.children(self._paths.long_ids)
+        numbers = [int(found[1]) for name in names if (found := _HIGH_DIRECTORY.fullmatch(name))]
+        largest = max(numbers, default=None)
+        if largest is not None and not 0 <= largest < _HIGH_LIMIT:
+            raise MalformedMetadataError(f"{self._paths.long_ids} has a directory for high bits {largest}")
+        return largest
+
+    def _high_path(self, high: int) -> str:
+        return join(self._paths.long_ids, f"HOB-{high:010d}")
+
+    async def _count(self, directory: str, *, make_parents: bool) -> int | None:
+        """The next number of this directory; None when it has no more."""
+        prefix = join(directory, "ID-")
+        made = await self._store.create(prefix, mode=CreateMode.EPHEMERAL_SEQUENTIAL, make_parents=make_parents)
+        with contextlib.suppress(MetadataError):  # It has done its work, and goes with the session at the latest.
+            await self._store.delete(made)
+        found = _SEQUENCE.fullmatch(made.removeprefix(prefix))
+        if found is None:
+            raise MalformedMetadataError(f"a sequential node has no number at its end: {made}")
+        number = int(found[1])
+        return number if 0 <= number < SHORT_ID_LIMIT else None
+
+    async def _ensure(self, path: str) -> None:
+        with contextlib.suppress(NodeExistsError):  # Somebody else moves on at the same time.
+            await self._store.create(path, make_parents=True)
