@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from magnetar.cli.logs import setup_short_command_log
 from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
 from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_json, print_table, printable
 from magnetar.config.load import Assignment
@@ -225,13 +225,14 @@ def _when(milliseconds: int) -> str:
 
 def _load(url: str | None, config: Path | None, settings: list[str] | None) -> Config:
     flags = [Assignment("metadata.url", url, "--metadata")] if url is not None else []
-    return load_effective(config, settings, flags=flags).config
+    effective = load_effective(config, settings, flags=flags)
+    setup_short_command_log(effective)
+    return effective.config
 
 
 def _run(command: Callable[[Opened], Awaitable[None]], config: Config, *, creates: bool = False) -> None:
     """Runs the command on an open store."""
     _check_url(config.metadata.url, creates)
-    _keep_connection_log_quiet()
     runtime = SystemRuntime()
 
     async def main() -> bool:
@@ -241,13 +242,6 @@ def _run(command: Callable[[Opened], Awaitable[None]], config: Config, *, create
 
     if run(main) is None:
         raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _keep_connection_log_quiet() -> None:
-    """What is logged about a connection that fails is part of the error that ends the command."""
-    log = logging.getLogger("magnetar.metadata.zookeeper")
-    log.addHandler(logging.NullHandler())
-    log.propagate = False
 
 
 def _check_url(url: str, creates: bool) -> None:

@@ -44,6 +44,7 @@ def setup_logging(level: str, log_format: LogFormat, stream: TextIO) -> logging.
     handler = QueuedStreamHandler(stream)
     for_people = log_format == "human" or (log_format == "auto" and stream.isatty())
     handler.setFormatter(HumanFormatter() if for_people else JsonFormatter())
+    handler.setLevel(level)  # A library's logger may have a level of its own, which the root's does not bound.
     root.addHandler(handler)
     root.setLevel(level)
     return handler

@@ -159,3 +159,10 @@ def test_a_server_that_is_not_there_is_said_in_one_line(command: Command) -> Non
     done = command("ls", "--set", "metadata.connect_timeout_ms=200", metadata="zk://127.0.0.1:1")
     assert_friendly(done, "127.0.0.1:1")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_log_level_that_was_set_shows_what_a_command_does(command: Command) -> None:
+    settings = ("--set", "metadata.connect_timeout_ms=200", "--set", "logging.level=INFO")
+    done = command("ls", *settings, metadata="zk://127.0.0.1:1")
+    logged = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert any(line["level"] == "INFO" and "127.0.0.1" in line["message"] for line in logged)
