@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from magnetar.config.metadata import MetadataConfig
-from magnetar.errors import MetadataError, MetadataUnavailableError, OutcomeUnknownError, StoreClosedError
+from magnetar.errors import MetadataError, MetadataUnavailableError, OutcomeUnknownError
 from magnetar.metadata.base import BaseStore, unanswered
 from magnetar.metadata.requests import Children, Get, Request, Sync, Transact, Write, describe
 from magnetar.metadata.session import Session, SessionState
@@ -133,16 +133,12 @@ class LocalStore(BaseStore):
     def _forget(self, future: asyncio.Future[Any]) -> None:
         self._waiting.pop(future, None)
 
-    def fail_waiting(self, closing: bool = False) -> None:
+    def fail_waiting(self) -> None:
         """The connection is gone: nobody will answer what is on its way."""
         waiting, self._waiting = self._waiting, {}
         for future, request in waiting.items():
             if not future.done():
-                future.set_exception(
-                    StoreClosedError(f"{describe(request)}: the metadata store was closed")
-                    if closing
-                    else unanswered(request)
-                )
+                future.set_exception(unanswered(request))
 
     async def aclose(self) -> None:
         await self._server.close_session(self)
@@ -247,6 +243,7 @@ class LocalServer:
         for store in list(self._stores.values()):
             store.closed_because = str(self._broken)
             self._forget(store)
+            store.fail_waiting()
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -306,17 +303,20 @@ class LocalServer:
             return
         session_id = store.session.id
         self._forget(store)
-        if not self._serving.done():
-            with contextlib.suppress(MetadataError):  # A broken engine forgets its sessions when it is opened again.
-                async with asyncio.timeout(self.config.operation_timeout_ms / 1000):
-                    await self._end(session_id)
+        try:
+            if not self._serving.done():
+                # A broken engine forgets its sessions when it is opened again.
+                with contextlib.suppress(MetadataError, TimeoutError):
+                    async with asyncio.timeout(self.config.operation_timeout_ms / 1000):
+                        await self._end(session_id)  # Behind all that the session asked for, which is answered first.
+        finally:
+            store.fail_waiting()
 
     def _forget(self, store: LocalStore) -> None:
         self._stores.pop(store.session.id, None)
         if timer := self._expiry.pop(store.session.id, None):
             timer.cancel()
         store.session.move(SessionState.CLOSED)
-        store.fail_waiting(closing=True)
         self._watches.interrupt(store.session.id)
 
     async def aclose(self) -> None:

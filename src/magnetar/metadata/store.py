@@ -9,7 +9,7 @@ Watches:   one-shot. A read that is given a watcher arms it in the same instant,
            two. The watcher is called once, on the event loop: for a change, or with INTERRUPTED when the connection or
            the session was lost and changes may be missed from here on. `follow.py` turns this into a stream.
 Sessions:  states are delivered in order, on the event loop, to every listener (`session.py`).
-Read next: tree.py and local.py (memory, SQLite), zookeeper/; magnetar/testing/contracts/metadata_store.py
+Read next: local.py (memory, SQLite), zookeeper/store.py; magnetar/testing/contracts/metadata_store.py
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Ends the session: its ephemeral nodes go at once, waiting operations fail with StoreClosedError."""
+        """Ends the session and with it its ephemeral nodes. What was handed over before is still answered, or unknown;
+        what waits for a connection fails with StoreClosedError."""
 
     async def __aenter__(self) -> Self:
         return self

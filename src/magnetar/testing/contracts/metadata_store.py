@@ -661,6 +661,19 @@ class SessionsContract(_Contract):
                 await waiting
             assert await following == "ended"
 
+    async def test_a_write_under_way_when_the_store_is_closed_is_done_or_unknown_never_refused(
+        self, harness: StoreHarness, other: MetadataStore
+    ) -> None:
+        store = await harness.connect()
+        writes = [asyncio.ensure_future(store.create(f"/n{n}")) for n in range(20)]
+        await asyncio.sleep(0)
+        await store.aclose()
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} <= {str, OutcomeUnknownError}
+        await other.sync()
+        for n, outcome in enumerate(outcomes):
+            assert not isinstance(outcome, str) or await other.get(f"/n{n}") is not None
+
     async def test_operations_beyond_the_limit_in_flight_are_refused(self, harness: StoreHarness) -> None:
         config = dataclasses.replace(CONTRACT_CONFIG, operations_in_flight_max=10)
         async with await harness.connect(config) as store:

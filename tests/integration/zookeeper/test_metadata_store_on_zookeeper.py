@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from magnetar.testing.contracts.metadata_store import MetadataStoreContract
+
+
+class TestZooKeeper(MetadataStoreContract):
+    """The `harness` fixture of this folder brings a real server."""
