@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import MetadataError, MetadataUnavailableError, OutcomeUnknownError
 from magnetar.metadata.base import BaseStore, unanswered
-from magnetar.metadata.requests import Children, Get, Request, Sync, Transact, Write, describe
+from magnetar.metadata.requests import Children, Get, Request, Sync, Transact, Write
 from magnetar.metadata.session import Session, SessionState
 from magnetar.metadata.store import WatchEvent
 from magnetar.metadata.tree import Tree
