@@ -84,8 +84,7 @@ public class BookkeeperFrames {
                 null, 42, 10, 100_000), ALLOCATOR));
         put("v2-batch-read-fence", requests.encode(BookieProtocol.BatchedReadRequest.create(V2, LEDGER, ENTRY,
                 BookieProtocol.FLAG_DO_FENCING, key, 42, 10, 100_000), ALLOCATOR));
-        AuthMessage auth = new AuthMessage().setAuthPluginName("AuthDisabledPlugin").setPayload("hi".getBytes());
-        put("v2-auth", requests.encode(new BookieProtocol.AuthRequest(V2, auth), ALLOCATOR));
+        put("v2-auth", requests.encode(new BookieProtocol.AuthRequest(V2, auth()), ALLOCATOR));
 
         BookieProtoEncoding.EnDecoder responses = new BookieProtoEncoding.ResponseEnDeCoderPreV3();
         put("v2-add-response", responses.encode(BookieProtocol.AddResponse.create(V2, BookieProtocol.EOK, LEDGER,
@@ -106,7 +105,11 @@ public class BookkeeperFrames {
                 BookieProtocol.EOK, LEDGER, ENTRY, 42, entries), ALLOCATOR));
         put("v2-batch-read-response-no-ledger", responses.encode(new BookieProtocol.BatchedReadResponse(V2,
                 BookieProtocol.ENOLEDGER, LEDGER, ENTRY, 42), ALLOCATOR));
-        put("v2-auth-response", responses.encode(new BookieProtocol.AuthResponse(V2, auth), ALLOCATOR));
+        put("v2-auth-response", responses.encode(new BookieProtocol.AuthResponse(V2, auth()), ALLOCATOR));
+    }
+
+    private static AuthMessage auth() { // Anew for each frame: writing one uses its payload up.
+        return new AuthMessage().setAuthPluginName("AuthDisabledPlugin").setPayload("hi".getBytes());
     }
 
     private static Request request(OperationType operation) {
