@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from fuzz import bookkeeper_frames
 from fuzz.engine import Target
 from magnetar.config.load import load
 from magnetar.errors import ConfigError, MalformedMetadataError
@@ -56,6 +57,7 @@ def all_targets() -> dict[str, Target]:
         ),
         Target("config", [_TOML.encode()], _config, (ConfigError,)),
     ]
+    targets += bookkeeper_frames.targets()
     return {target.name: target for target in targets}
 
 

@@ -11,13 +11,15 @@ from magnetar.metadata.bookkeeper.cookies import Cookie
 from magnetar.metadata.bookkeeper.ledger_metadata import (
     NO_TOKEN,
     UNKNOWN_TIME,
-    DigestType,
     FormatVersion,
     Fragment,
     LedgerMetadata,
     LedgerState,
 )
 from magnetar.metadata.bookkeeper.service_info import BookieServiceInfo, Endpoint
+from magnetar.wire.bookkeeper.digests import DigestType
+
+_APACHE_NAMES = {DigestType.HMAC: "MAC"}  # The client's name; the stored form says HMAC, too.
 
 Fields = dict[str, Any]
 
@@ -36,7 +38,7 @@ def ledger_fields(m: LedgerMetadata) -> Fields:
         "state": m.state.name,
         "lastEntryId": m.last_entry_id,
         "length": m.length,
-        "digestType": m.digest_type and m.digest_type.name,
+        "digestType": m.digest_type and _APACHE_NAMES.get(m.digest_type, m.digest_type.name),
         "password": None if m.password is None else text(m.password),
         "ctime": m.ctime_ms,
         "storesCtime": m.stores_ctime,
@@ -44,6 +46,10 @@ def ledger_fields(m: LedgerMetadata) -> Fields:
         "customMetadata": {key: text(value) for key, value in m.custom_metadata.items()},
         "fragments": [[f.first_entry_id, list(f.ensemble)] for f in m.fragments],
     }
+
+
+def _digest_type(apache_name: str) -> DigestType:
+    return next((ours for ours, name in _APACHE_NAMES.items() if name == apache_name), None) or DigestType[apache_name]
 
 
 def ledger_from(fields: Fields) -> LedgerMetadata:
@@ -56,7 +62,7 @@ def ledger_from(fields: Fields) -> LedgerMetadata:
         state=LedgerState[fields["state"]],
         last_entry_id=EntryId(fields["lastEntryId"]),
         length=fields["length"],
-        digest_type=DigestType[fields["digestType"]] if fields["digestType"] else None,
+        digest_type=_digest_type(fields["digestType"]) if fields["digestType"] else None,
         password=None if fields["password"] is None else b64decode(fields["password"]),
         ctime_ms=fields["ctime"],
         stores_ctime=fields["storesCtime"],

@@ -9,13 +9,13 @@ from itertools import product
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.cookies import Cookie
 from magnetar.metadata.bookkeeper.ledger_metadata import (
-    DigestType,
     FormatVersion,
     Fragment,
     LedgerMetadata,
     LedgerState,
 )
 from magnetar.metadata.bookkeeper.service_info import BookieServiceInfo, Endpoint
+from magnetar.wire.bookkeeper.digests import DigestType
 
 NODE_CTIME = 1_700_000_000_123
 ALL_BYTES = bytes(range(256))

@@ -13,12 +13,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import posixpath
 from pathlib import Path
 
-from magnetar.errors import DiskError, FileLockedError, SyncFailedError
+from magnetar.errors import FileLockedError, SyncFailedError
 from magnetar.runtime.disk import Disk, DiskUsage, File
 from magnetar.runtime.offload import Offload
+from magnetar.runtime.paths import checked_file_path, checked_path
 from magnetar.runtime.system_calls import SystemCalls
 from magnetar.runtime.system_errors import reason, translated
 from magnetar.runtime.system_file import OpenFile, SystemFile
@@ -65,21 +65,6 @@ class SystemDisk(Disk):
             self._tree.closing = True
             await self._lane(self._tree.close)
         await self._lane.aclose()
-
-
-def checked_path(path: str) -> str:
-    """The normal form of a path below the root; "" is the root itself."""
-    if path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise DiskError(f"{path!r} is not a path below the root of this disk: it must be relative and without '..'")
-    normal = posixpath.normpath(path)
-    return "" if normal == "." else normal
-
-
-def checked_file_path(path: str) -> str:
-    normal = checked_path(path)
-    if not normal:
-        raise DiskError(f"{path!r} names the root of this disk, where a file's name is wanted")
-    return normal
 
 
 class _Tree:

@@ -20,7 +20,6 @@ from magnetar.ids import EntryId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_metadata import (
     NO_ENTRY,
     NO_TOKEN,
-    DigestType,
     FormatVersion,
     Fragment,
     LedgerMetadata,
@@ -29,6 +28,7 @@ from magnetar.metadata.bookkeeper.ledger_metadata import (
 from magnetar.metadata.bookkeeper.paths import stored_bookie_id
 from magnetar.metadata.bookkeeper.proto.ledger_metadata_pb2 import LedgerMetadataFormat
 from magnetar.metadata.bookkeeper.proto_strings import checked, parse_text
+from magnetar.wire.bookkeeper.digests import DigestType
 
 _VARINT_BYTES_MAX: Final = 5  # A length has 32 bits.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.ids import LEDGER_ID_MAX, BookieId, EntryId, LedgerId
+from magnetar.wire.bookkeeper.digests import DigestType
 
 NO_ENTRY: Final = EntryId(-1)
 """The last entry of a ledger that has none, or whose last entry is not known yet."""
@@ -31,15 +32,6 @@ class LedgerState(enum.Enum):
     OPEN = 1
     IN_RECOVERY = 2
     CLOSED = 3
-
-
-class DigestType(enum.Enum):
-    """Numbers are those of the stored form, which calls MAC by the name HMAC."""
-
-    CRC32 = 1
-    MAC = 2
-    CRC32C = 3
-    DUMMY = 4
 
 
 class FormatVersion(enum.IntEnum):

@@ -16,13 +16,13 @@ from magnetar.errors import MalformedMetadataError
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import VALUE_BYTES_MAX, decode, encode
 from magnetar.metadata.bookkeeper.ledger_metadata import (
-    DigestType,
     FormatVersion,
     Fragment,
     LedgerMetadata,
     LedgerState,
 )
 from magnetar.metadata.bookkeeper.proto.ledger_metadata_pb2 import LedgerMetadataFormat
+from magnetar.wire.bookkeeper.digests import DigestType
 
 NODE_CTIME = 1_700_000_000_000
 V1 = b"BookieMetadataFormatVersion\t1\n"

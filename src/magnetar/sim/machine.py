@@ -1,0 +1,90 @@
+"""SimMachine: one node's hardware, which outlives the processes that run on it.
+
+Devices:   `mount` puts a device at a path; the device of "/" is always there. A root belongs to the deepest mount above
+           it, so one bookie's directories can share a device or have one each.
+Seeds:     every purpose draws from a generator of its own, `seeded(f"{seed}/{purpose}")`. A process's seed has its
+           number in it: a restarted one does not repeat the identifiers of the one before.
+Read next: runtime.py
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from magnetar.sim.delay import NO_DELAY, Delay
+from magnetar.sim.device import Crash, DiskTiming, SimDevice
+from magnetar.sim.entropy import SimEntropy, WallClock
+from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.sync_sites import SyncSites
+
+
+class SimMachine:
+    def __init__(
+        self,
+        seed: str,
+        *,
+        clock: WallClock | None = None,
+        disk_timing: DiskTiming | None = None,
+        offload_delay: Delay = NO_DELAY,
+    ) -> None:
+        """`seed` is the run's and this node's, such as "17/bookie-2"."""
+        self.seed = seed
+        self.clock = clock if clock is not None else WallClock()
+        self.sites = SyncSites()
+        self.processes = 0
+        self._disk_timing = disk_timing
+        self._offload_delay = offload_delay
+        self._devices: dict[str, SimDevice] = {}
+        self._runtime: SimRuntime | None = None
+        self._dead: list[SimRuntime] = []
+        self.mount("/")
+
+    def mount(self, path: str) -> SimDevice:
+        assert not self.processes, "mount before the first process starts"
+        place = _normal(path)
+        self._devices[place] = SimDevice(
+            place.rstrip("/"), seed=f"{self.seed}/disk{place}", timing=self._disk_timing, sites=self.sites
+        )
+        return self._devices[place]
+
+    def device(self, path: str = "/") -> SimDevice:
+        """The device that holds this path."""
+        return self._find(path)[0]
+
+    def start(self) -> SimRuntime:
+        """A process begins; the one before has ended or crashed."""
+        self.processes += 1
+        seed = f"{self.seed}/process-{self.processes}"
+        entropy = SimEntropy(f"{seed}/entropy", self.clock)
+        self._runtime = SimRuntime(seed, entropy, self._find, self._offload_delay)
+        return self._runtime
+
+    def crash(self, kind: Crash) -> None:
+        """The process stops where it is; its disks and lanes turn inert. A power loss hits every device."""
+        if self._runtime is not None:
+            self._runtime.die()
+            self._dead.append(self._runtime)
+            self._runtime = None
+        for device in self._devices.values():
+            device.halt()
+        for device in self._devices.values():
+            device.settle(kind)
+
+    def release_dead(self) -> None:
+        """Cancels what still waits for a dead process. For the end of a test."""
+        for runtime in self._dead:
+            runtime.release()
+        self._dead.clear()
+        for device in self._devices.values():
+            device.release_dead()
+
+    def _find(self, path: str) -> tuple[SimDevice, str]:
+        """The device of a path, and the path on it."""
+        place = mount = _normal(path)
+        while mount not in self._devices:
+            mount = posixpath.dirname(mount)
+        return self._devices[mount], posixpath.relpath(place, mount)
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath(posixpath.join("/", path))

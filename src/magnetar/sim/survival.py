@@ -1,0 +1,92 @@
+"""Survival: which of a file's unsynced bytes a power loss leaves.
+
+In order:  a prefix of the changes, the next write torn at any byte.
+Writeback: the kernel writes pages back in an order of its own, so each page (or sector) has the content of some moment
+           since the last sync, and so has the size. Bytes inside the size that nothing wrote are zeros.
+Never:     a byte that was synced, and is not about to be cut, changes; both ways keep it by construction.
+Size:      preallocated room is not part of it. Beyond the size there is nothing, neither zeros nor garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from magnetar.sim.image import Change, Cut, Write, apply
+
+_UNITS: Final = (512, 4_096)  # A device writes whole sectors, the kernel whole pages.
+
+
+def survived(durable: bytearray, pending: Sequence[Change], random: Random) -> bytearray:
+    if not pending:
+        return bytearray(durable)
+    return _in_order(durable, pending, random) if random.random() < 0.5 else _writeback(durable, pending, random)
+
+
+def survived_count(count: int, random: Random) -> int:
+    """How many of an ordered list survive: none and all are as likely as all that lies between."""
+    lot = random.random()
+    if lot < 0.25:
+        return 0
+    return count if lot < 0.5 else random.randint(0, count)
+
+
+def _in_order(durable: bytearray, pending: Sequence[Change], random: Random) -> bytearray:
+    image = bytearray(durable)
+    count = survived_count(len(pending), random)
+    for change in pending[:count]:
+        apply(image, change)
+    torn = pending[count] if count < len(pending) else None
+    if isinstance(torn, Write) and random.random() < 0.5:
+        apply(image, Write(torn.offset, torn.data[: random.randint(0, len(torn.data))]))
+    return image
+
+
+def _writeback(durable: bytearray, pending: Sequence[Change], random: Random) -> bytearray:
+    ends = [change.end for change in pending if isinstance(change, Write)]
+    pages = _Pages(durable, max(ends, default=0), len(pending), random)
+    for number, change in enumerate(pending):
+        pages.apply(number, change)
+    del pages.image[_size(len(durable), pending, random) :]
+    return pages.image
+
+
+class _Pages:
+    """The widest image there was; each page stops taking changes at a moment of its own."""
+
+    def __init__(self, durable: bytearray, end: int, changes: int, random: Random) -> None:
+        self.image = bytearray(durable) + bytes(max(0, end - len(durable)))
+        self._unit = random.choice(_UNITS)
+        self._changes = changes
+        self._random = random
+        self._moments: dict[int, int] = {}
+
+    def apply(self, number: int, change: Change) -> None:
+        if isinstance(change, Cut):
+            start, end, data = change.size, len(self.image), None
+        else:
+            start, end, data = change.offset, change.end, change.data
+        for page in range(start // self._unit, -(-end // self._unit)):
+            if number < self._moment(page):
+                first, last = max(start, page * self._unit), min(end, (page + 1) * self._unit)
+                self.image[first:last] = bytes(last - first) if data is None else data[first - start : last - start]
+
+    def _moment(self, page: int) -> int:
+        if page not in self._moments:
+            self._moments[page] = survived_count(self._changes, self._random)
+        return self._moments[page]
+
+
+def _size(size: int, pending: Sequence[Change], random: Random) -> int:
+    """The size after some of the changes, or in the middle of a write."""
+    count = survived_count(len(pending), random)
+    for change in pending[:count]:
+        size = _size_after(size, change)
+    if count < len(pending) and isinstance(pending[count], Write):
+        size = random.randint(size, max(size, _size_after(size, pending[count])))
+    return size
+
+
+def _size_after(size: int, change: Change) -> int:
+    return min(size, change.size) if isinstance(change, Cut) else max(size, change.end)

@@ -1,0 +1,158 @@
+"""Tree: the directories and files of one simulated device. Pure state; a broken rule raises the kernel's own error.
+
+Paths are relative to the device, normalised; "" is the root, which is always there and durable.
+Read next: device.py, which adds faults and crashes
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Iterator
+from random import Random
+
+from magnetar.sim.image import FileImage
+from magnetar.sim.names import Directory, Node
+from magnetar.sim.survival import survived
+
+
+class Tree:
+    def __init__(self) -> None:
+        self._births = 0
+        self.root = Directory(0, "")
+        self._directories = [self.root]
+
+    # --- looking ---
+
+    def find(self, path: str) -> Node | None:
+        """None if it is not there; NotADirectoryError if a file is in the way."""
+        node: Node = self.root
+        for name in _parts(path):
+            if not isinstance(node, Directory):
+                raise _error(errno.ENOTDIR)
+            if name not in node.entries:
+                return None
+            node = node.entries[name]
+        return node
+
+    def file(self, path: str) -> FileImage:
+        node = self.find(path)
+        if node is None:
+            raise _error(errno.ENOENT)
+        if isinstance(node, Directory):
+            raise _error(errno.EISDIR)
+        return node
+
+    def directory(self, path: str) -> Directory:
+        node = self.find(path)
+        if node is None:
+            raise _error(errno.ENOENT)
+        if not isinstance(node, Directory):
+            raise _error(errno.ENOTDIR)
+        return node
+
+    def files(self) -> Iterator[FileImage]:
+        """In the order of their paths."""
+        return (node for node in _walk(self.root) if isinstance(node, FileImage))
+
+    def sure(self, path: str) -> FileImage | None:
+        """The file, if every power loss would leave it under this name."""
+        node: Node = self.root
+        for name in _parts(path):
+            if not isinstance(node, Directory) or not node.is_sure(name):
+                return None
+            node = node.durable[name]
+        return node if isinstance(node, FileImage) else None
+
+    # --- changing ---
+
+    def create(self, path: str) -> FileImage:
+        directory, name = self._place(path)
+        image = FileImage(self._next_number(), path)
+        directory.change({name: image})
+        return image
+
+    def make_dir(self, path: str) -> list[Directory]:
+        """Makes it and its parents; returns the parents whose names changed."""
+        changed: list[Directory] = []
+        parts = _parts(path)
+        for depth in range(1, len(parts) + 1):
+            below = "/".join(parts[:depth])
+            node = self.find(below)
+            if node is None:
+                changed.append(self._make_one(below))
+            elif not isinstance(node, Directory):
+                raise _error(errno.EEXIST if depth == len(parts) else errno.ENOTDIR)
+        return changed
+
+    def _make_one(self, path: str) -> Directory:
+        parent, name = self._place(path)
+        made = Directory(self._next_number(), path)
+        self._directories.append(made)
+        parent.change({name: made})
+        return parent
+
+    def rename(self, old: str, new: str) -> None:
+        image = self.file(old)
+        if isinstance(self.find(new), Directory):
+            raise _error(errno.EISDIR)
+        (source, old_name), (target, new_name) = self._place(old), self._place(new)
+        if old == new:
+            return
+        if source is target:
+            source.change({old_name: None, new_name: image})
+        else:
+            source.change({old_name: None}, needs=target.change({new_name: image}))
+        image.path = new
+
+    def remove(self, path: str) -> None:
+        self.file(path)
+        directory, name = self._place(path)
+        directory.change({name: None})
+
+    def empty(self, path: str) -> None:
+        """Everything below is gone, at once and for good."""
+        directory = self.directory(path)
+        directory.entries, directory.durable = {}, {}
+        directory.pending.clear()
+        self._directories = [node for node in _walk(self.root) if isinstance(node, Directory)]
+
+    def lose_power(self, random: Random | None) -> None:
+        """Unsynced changes survive as the random choices say; without any, nothing unsynced does."""
+        if random is not None:
+            for directory in self._directories:  # In order of birth, so that equal runs draw equal lots.
+                directory.commit_some(random)
+        for directory in self._directories:
+            directory.settle()
+        self._directories = []
+        for node in _walk(self.root):  # A file whose name is gone is not met here, and its blocks are gone with it.
+            if isinstance(node, Directory):
+                self._directories.append(node)
+        for image in self.files():
+            image.settle(survived(image.durable, image.pending, random) if random else bytearray(image.durable))
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        parent, name = posixpath.split(path)
+        return self.directory(parent), name
+
+    def _next_number(self) -> int:
+        self._births += 1
+        return self._births
+
+
+def _parts(path: str) -> list[str]:
+    return path.split("/") if path else []
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    yield node
+    if isinstance(node, Directory):
+        for name in sorted(node.entries):
+            inner = node.entries[name]
+            inner.path = f"{node.path}/{name}" if node.path else name
+            yield from _walk(inner)
+
+
+def _error(code: int) -> OSError:
+    return OSError(code, os.strerror(code))

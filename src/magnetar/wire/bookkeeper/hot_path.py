@@ -1,0 +1,204 @@
+"""Runs of v2 adds and reads, and their answers, over one buffer: all that is done per entry on a bookie's busiest way.
+
+Shape:     one loop over one received region with `unpack_from` and local names; parallel lists come out, no object per
+           entry. A run ends at the first frame that is of another kind, incomplete, or to be refused: the caller hands
+           that one to `RequestDecoder.decode`, which knows every case, and goes on behind it. So a scan never raises.
+Context:   the first 32 bytes after an add's length are its word, master key and ledger id. They are equal for all adds
+           that one writer sends to one ledger, so one comparison of bytes tells whether anything but the entry
+           changed, and a dict from context to ledger replaces look-up and key check once a context has passed them.
+Frame:     docs in requests_v2.py and responses_v2.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from magnetar.errors import LocalProtocolError
+from magnetar.wire.bookkeeper.checks import ENTRY_BYTES_MIN
+from magnetar.wire.bookkeeper.digests import EntryDigest
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX_BYTES, Buffer, check_outgoing
+from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES, VERSION_MAX, WORD, Flag, Operation, PacketHeader
+from magnetar.wire.bookkeeper.responses_v2 import HEADER, HEADER_BODY_BYTES
+
+_CONTEXT = struct.Struct(">I20sq")
+_ADD = struct.Struct(">I32sqq")  # length | context | entry_id | LAC
+_ADD_HEAD_BYTES: Final = WORD.size + MASTER_KEY_BYTES  # Between the length and the entry.
+_ENTRY_OFFSET: Final = PREFIX_BYTES + _ADD_HEAD_BYTES
+_ADD_SIZE_MIN: Final = _ADD_HEAD_BYTES + ENTRY_BYTES_MIN
+_ADD_START: Final = bytes((VERSION_MAX, Operation.ADD))
+_LEDGER_SIGN_AT: Final = _ADD_HEAD_BYTES  # In a context: the byte with the ledger id's sign bit.
+
+_READ = struct.Struct(">IIqq")
+_READ_SIZE: Final = _READ.size - PREFIX_BYTES
+_PLAIN_READ_WORD: Final = PacketHeader(VERSION_MAX, Operation.READ, 0).word()
+
+_ADD_RESPONSE_WORD: Final = PacketHeader(VERSION_MAX, Operation.ADD, 0).word()
+_READ_RESPONSE_WORD: Final = PacketHeader(VERSION_MAX, Operation.READ, 0).word()
+
+
+# --- the bookie's side ------------------------------------------------------------------------------------------------
+
+
+class AddContext(NamedTuple):
+    ledger_id: int
+    master_key: bytes
+    flags: int
+    """`packet.Flag`; bits that have no meaning are kept."""
+
+
+def parse_context(context: bytes) -> AddContext:
+    word, master_key, ledger_id = _CONTEXT.unpack(context)
+    return AddContext(ledger_id, master_key, word & 0xFFFF)
+
+
+class AddRun(NamedTuple):
+    """Adds that stand one behind the other in the buffer, from the scan's start up to `end`."""
+
+    end: int
+    entry_ids: list[int]
+    lacs: list[int]
+    """The LAC that each entry carries; as the client says, so only an upper bound for an honest one."""
+    offsets: list[int]
+    """Where each entry begins in the buffer."""
+    lengths: list[int]
+    firsts: list[int]
+    """At which index of the lists above each context begins to hold; it holds up to the next one's."""
+    contexts: list[bytes]
+    """For `parse_context`."""
+
+
+def scan_adds(buffer: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX) -> AddRun:
+    """All adds from `start` on up to the first frame that is not a whole, valid v2 add."""
+    unpack = _ADD.unpack_from
+    entry_ids: list[int] = []
+    lacs: list[int] = []
+    offsets: list[int] = []
+    lengths: list[int] = []
+    firsts: list[int] = []
+    contexts: list[bytes] = []
+    add_entry_id, add_lac, add_offset, add_length = entry_ids.append, lacs.append, offsets.append, lengths.append
+    known = b""
+    position = start
+    last = end - _ADD.size
+    size_max = limit - PREFIX_BYTES
+    while position <= last:
+        size, context, entry_id, lac = unpack(buffer, position)
+        following = position + PREFIX_BYTES + size
+        if following > end or size < _ADD_SIZE_MIN or size > size_max or entry_id < 0:
+            break
+        if context != known:
+            if context[:2] != _ADD_START or context[_LEDGER_SIGN_AT] > 0x7F:
+                break
+            known = context
+            firsts.append(len(entry_ids))
+            contexts.append(context)
+        add_entry_id(entry_id)
+        add_lac(lac)
+        add_offset(position + _ENTRY_OFFSET)
+        add_length(size - _ADD_HEAD_BYTES)
+        position = following
+    return AddRun(position, entry_ids, lacs, offsets, lengths, firsts, contexts)
+
+
+def encode_add_responses(ledger_ids: Iterable[int], entry_ids: Iterable[int], codes: Iterable[int]) -> bytes:
+    """Answers to v2 adds, to be written at once. `codes` are `Code` or its numbers."""
+    pack = HEADER.pack
+    return b"".join(
+        [
+            pack(HEADER_BODY_BYTES, _ADD_RESPONSE_WORD, code, ledger_id, entry_id)
+            for ledger_id, entry_id, code in zip(ledger_ids, entry_ids, codes, strict=True)
+        ]
+    )
+
+
+def encode_adds_done(ledger_id: int, entry_ids: Sequence[int]) -> bytes:
+    """The common case of the above: one ledger, all stored."""
+    pack = HEADER.pack
+    return b"".join([pack(HEADER_BODY_BYTES, _ADD_RESPONSE_WORD, 0, ledger_id, entry_id) for entry_id in entry_ids])
+
+
+class ReadRun(NamedTuple):
+    end: int
+    ledger_ids: list[int]
+    entry_ids: list[int]
+
+
+def scan_reads(buffer: Buffer, start: int, end: int) -> ReadRun:
+    """All plain v2 reads from `start` on: of an entry by its id, without flags. They all have the same size."""
+    ledger_ids: list[int] = []
+    entry_ids: list[int] = []
+    whole = (end - start) // _READ.size * _READ.size
+    frames = memoryview(buffer)[start : start + whole]
+    for size, word, ledger_id, entry_id in _READ.iter_unpack(frames):
+        if word != _PLAIN_READ_WORD or size != _READ_SIZE or (ledger_id | entry_id) < 0:
+            break
+        ledger_ids.append(ledger_id)
+        entry_ids.append(entry_id)
+    return ReadRun(start + len(entry_ids) * _READ.size, ledger_ids, entry_ids)
+
+
+def read_response_header(ledger_id: int, entry_id: int, entry_bytes: int, code: int = 0) -> bytes:
+    """What goes before the entry in the answer to a v2 read, so that the entry itself is not copied."""
+    return HEADER.pack(HEADER_BODY_BYTES + entry_bytes, _READ_RESPONSE_WORD, code, ledger_id, entry_id)
+
+
+# --- the client's side ------------------------------------------------------------------------------------------------
+
+
+class AddEncoder:
+    """Adds of one writer to one ledger. What all of them share is made once."""
+
+    __slots__ = ("_digest", "_head", "_ledger_id", "_limit", "_overhead")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        digest: EntryDigest,
+        flags: int = Flag.NONE,
+        limit: int = FRAME_BYTES_MAX,
+    ) -> None:
+        if len(master_key) != MASTER_KEY_BYTES:
+            raise LocalProtocolError(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(master_key)}")
+        self._ledger_id = ledger_id
+        self._digest = digest
+        self._head = WORD.pack(PacketHeader(VERSION_MAX, Operation.ADD, flags).word()) + master_key
+        self._overhead = len(self._head) + digest.overhead_bytes
+        self._limit = limit
+
+    def header(self, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
+        """Everything of the frame but the payload, which the caller sends right behind it: the same for all bookies.
+
+        `length` is that of the ledger's payloads up to and including this one.
+        """
+        size = self._overhead + len(payload)
+        check_outgoing(size, self._limit)
+        sealed = self._digest.seal(self._ledger_id, entry_id, lac, length, payload)
+        return WORD.pack(size) + self._head + sealed
+
+
+class AddResponseRun(NamedTuple):
+    end: int
+    codes: list[int]
+    """Numbers as received: `codes.code_of_number` for each that is not 0."""
+    ledger_ids: list[int]
+    entry_ids: list[int]
+
+
+def scan_add_responses(buffer: Buffer, start: int, end: int) -> AddResponseRun:
+    """All answers to v2 adds from `start` on, up to the first frame that is another."""
+    codes: list[int] = []
+    ledger_ids: list[int] = []
+    entry_ids: list[int] = []
+    add_code, add_ledger_id, add_entry_id = codes.append, ledger_ids.append, entry_ids.append
+    whole = (end - start) // HEADER.size * HEADER.size
+    frames = memoryview(buffer)[start : start + whole]
+    for size, word, code, ledger_id, entry_id in HEADER.iter_unpack(frames):
+        if word != _ADD_RESPONSE_WORD or size != HEADER_BODY_BYTES:
+            break
+        add_code(code)
+        add_ledger_id(ledger_id)
+        add_entry_id(entry_id)
+    return AddResponseRun(start + len(codes) * HEADER.size, codes, ledger_ids, entry_ids)

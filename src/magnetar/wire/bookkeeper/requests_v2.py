@@ -1,0 +1,171 @@
+"""Requests in the compact form.
+
+Frame:       length u32 | word u32 | rest; the word is packet.py's.
+Add:         master_key 20 bytes | entry, which begins with ledger_id i64, entry_id i64, LAC i64
+Read:        ledger_id i64 | entry_id i64 | master_key if it fences and the version is 2
+Batch read:  ledger_id i64 | entry_id i64 | request_id i64 | entries_max i32 | bytes_max i64 | master_key as above
+Auth:        AuthMessage (protobuf)
+Bytes after what is named here are ignored, as Apache's server does: its client appends the key to some plain reads.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from magnetar.errors import LocalProtocolError, RemoteProtocolError
+from magnetar.wire.bookkeeper.auth_message import decode_auth_message, encode_auth_message
+from magnetar.wire.bookkeeper.checks import problem_with
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, framed
+from magnetar.wire.bookkeeper.messages import (
+    AddEntry,
+    AnyRequest,
+    Auth,
+    BatchRead,
+    ReadEntry,
+    Refusal,
+    failure,
+)
+from magnetar.wire.bookkeeper.packet import IDS, MASTER_KEY_BYTES, VERSION_MAX, WORD, Flag, Operation, PacketHeader
+from magnetar.wire.bookkeeper.responses_v2 import response_parts
+
+_BATCH = struct.Struct(">qqqiq")
+_FENCING_VERSION_MIN = 2  # Older versions have no place for the key.
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def encode_request(request: AnyRequest, limit: int = FRAME_BYTES_MAX) -> bytes:
+    """The whole frame. Adds in any number go through `hot_path.AddEncoder` instead."""
+    match request:
+        case AddEntry():
+            if request.deferred_sync:
+                raise LocalProtocolError("protocol v2 has no deferred sync: use v3 for this ledger")
+            operation, rest = Operation.ADD, _key(request.master_key) + request.body
+        case ReadEntry():
+            if request.previous_lac is not None:
+                raise LocalProtocolError("protocol v2 has no long poll: use v3 for it")
+            operation, rest = Operation.READ, IDS.pack(request.ledger_id, request.entry_id) + _fencing_key(request)
+        case BatchRead():
+            fixed = _BATCH.pack(
+                request.ledger_id, request.entry_id, request.request_id, request.entries_max, request.bytes_max
+            )
+            operation, rest = Operation.BATCH_READ, fixed + _fencing_key(request)
+        case Auth():
+            operation = Operation.AUTH
+            rest = encode_auth_message(request.plugin, request.payload)
+        case _:
+            raise LocalProtocolError(f"protocol v2 has no {type(request).__name__}: use v3 for it")
+    return framed(WORD.pack(PacketHeader(request.version, operation, _flags(request)).word()) + rest, limit)
+
+
+def _flags(request: AnyRequest) -> int:
+    flags: int = Flag.HIGH_PRIORITY if request.high_priority else Flag.NONE
+    if isinstance(request, ReadEntry | BatchRead) and request.fence:
+        flags |= Flag.DO_FENCING
+    if isinstance(request, AddEntry) and request.recovery:
+        flags |= Flag.RECOVERY_ADD
+    if flags and request.version == 0:
+        raise LocalProtocolError("protocol version 0 has no flags: use version 2")
+    return flags
+
+
+def _fencing_key(request: ReadEntry | BatchRead) -> bytes:
+    if not request.fence:
+        return b""
+    if request.master_key is None or request.version < _FENCING_VERSION_MIN:
+        raise LocalProtocolError("a fencing read needs the ledger's master key and protocol version 2")
+    return _key(request.master_key)
+
+
+def _key(master_key: bytes) -> bytes:
+    if len(master_key) != MASTER_KEY_BYTES:
+        raise LocalProtocolError(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(master_key)}")
+    return master_key
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def decode_request(body: memoryview) -> AnyRequest | Refusal:
+    """Of one frame, without its length."""
+    try:
+        header = PacketHeader.of(WORD.unpack_from(body)[0])
+        decode = _DECODERS.get(header.operation)
+        if decode is None:
+            raise RemoteProtocolError(f"operation {header.operation} is unknown in protocol v2")
+        request = decode(header, body[WORD.size :])
+    except struct.error:
+        raise RemoteProtocolError(f"a request of {len(body)} bytes is cut short") from None
+    if not header.version_is_known and not isinstance(request, Auth):
+        return _refused(request, Code.EBADVERSION, f"protocol version {header.version} is newer than {VERSION_MAX}")
+    problem = problem_with(request)
+    return request if problem is None else _refused(request, *problem)
+
+
+def _refused(request: AnyRequest, code: Code, reason: str) -> Refusal:
+    return Refusal(code, reason, b"".join(response_parts(failure(request, code))))
+
+
+def _add(header: PacketHeader, rest: memoryview) -> AddEntry:
+    entry = rest[MASTER_KEY_BYTES:]
+    ledger_id, entry_id = IDS.unpack_from(entry)
+    return AddEntry(
+        ledger_id,
+        entry_id,
+        bytes(rest[:MASTER_KEY_BYTES]),
+        bytes(entry),
+        recovery=bool(header.flags & Flag.RECOVERY_ADD),
+        version=header.version,
+        high_priority=bool(header.flags & Flag.HIGH_PRIORITY),
+    )
+
+
+def _read(header: PacketHeader, rest: memoryview) -> ReadEntry:
+    ledger_id, entry_id = IDS.unpack_from(rest)
+    return ReadEntry(
+        ledger_id,
+        entry_id,
+        fence=bool(header.flags & Flag.DO_FENCING),
+        master_key=_read_key(header, rest[IDS.size :]),
+        version=header.version,
+        high_priority=bool(header.flags & Flag.HIGH_PRIORITY),
+    )
+
+
+def _batch_read(header: PacketHeader, rest: memoryview) -> BatchRead:
+    ledger_id, entry_id, request_id, entries_max, bytes_max = _BATCH.unpack_from(rest)
+    return BatchRead(
+        ledger_id,
+        entry_id,
+        request_id,
+        entries_max,
+        bytes_max,
+        fence=bool(header.flags & Flag.DO_FENCING),
+        master_key=_read_key(header, rest[_BATCH.size :]),
+        version=header.version,
+        high_priority=bool(header.flags & Flag.HIGH_PRIORITY),
+    )
+
+
+def _auth(header: PacketHeader, rest: memoryview) -> Auth:
+    plugin, payload = decode_auth_message(rest)
+    return Auth(plugin, payload, version=min(header.version, VERSION_MAX))  # Answered whatever version it claims.
+
+
+def _read_key(header: PacketHeader, rest: memoryview) -> bytes | None:
+    if not header.flags & Flag.DO_FENCING or header.version < _FENCING_VERSION_MIN:
+        return None
+    if len(rest) < MASTER_KEY_BYTES:
+        raise struct.error("the master key is cut short")
+    return bytes(rest[:MASTER_KEY_BYTES])
+
+
+_DECODERS: dict[int, Callable[[PacketHeader, memoryview], AnyRequest]] = {
+    Operation.ADD: _add,
+    Operation.READ: _read,
+    Operation.BATCH_READ: _batch_read,
+    Operation.AUTH: _auth,
+}
