@@ -43,6 +43,11 @@ EXCEPTIONS = [  # (files below src/magnetar, module they may import, why)
         "the embedded store; its calls run on an offload lane, and it never runs simulated",
     ),
     ("metadata/zookeeper*", "kazoo", "the ZooKeeper client has its own threads, and never runs simulated"),
+    (
+        "storage/rocksdb_store.py",
+        "rocksdict",
+        "the location index; its calls run on offload lanes, and it never runs simulated: memory_store.py does",
+    ),
     ("metadata/zookeeper/transport.py", "select", "kazoo's own socket, polled on kazoo's own thread"),
 ]
 
@@ -78,6 +83,7 @@ IMPORTS = {  # Module → (rule, what to do). A submodule counts as its parent.
     "shelve": ("pickle", "write the format out with struct, protobuf or JSON"),
     "sqlite3": ("foreign-library", "only the embedded metadata store uses it"),
     "apsw": ("foreign-library", "it is for tests"),
+    "rocksdict": ("foreign-library", "only the location index's store uses it"),
     "kazoo": ("foreign-library", "only the ZooKeeper metadata store uses it"),
 }
 OS_ALLOWED = frozenset(  # What of `os` neither touches the outside world nor differs between runs.

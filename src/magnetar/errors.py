@@ -208,3 +208,67 @@ class LedgerIdsExhaustedError(MetadataError):
 
 class CookieMismatchError(MetadataError):
     """A bookie is not what its cookie says; the message names the fields that differ."""
+
+
+class BookieRegisteredError(MetadataError):
+    """Somebody else is registered under this bookie's id, and does not go away."""
+
+
+# --- a bookie's storage -----------------------------------------------------------------------------------------------
+
+
+class StorageError(MagnetarError):
+    """An operation on a bookie's stored ledgers failed."""
+
+
+class EntryMissingError(StorageError):
+    """The ledger is known here and the entry is certainly not here."""
+
+
+class LedgerMissingError(StorageError):
+    """Nothing of this ledger is here: no entry, no flag."""
+
+
+class StorageDamagedError(StorageError):
+    """Stored bytes are not what was written: neither "yes" nor "no" can be said. The message names the place."""
+
+
+class LogDamagedError(StorageDamagedError):
+    """In an entry log; the message names file and offset."""
+
+
+class IndexDamagedError(StorageDamagedError):
+    """In the location index; the message names the ledger. It can be rebuilt from the entry logs."""
+
+
+class TombstonesFullError(StorageError):
+    """Too many deleted ledgers still have to be remembered as fenced; the oldest go with time."""
+
+    retryable = True
+
+
+class JournalError(StorageError):
+    """The journal of a bookie cannot do what was asked."""
+
+
+class JournalDamagedError(JournalError):
+    """Something that was durable in the journal is missing or wrong. Nothing was cut, removed or skipped."""
+
+    def __init__(self, path: str, offset: int, what: str) -> None:
+        super().__init__(f"journal file {path} is damaged at offset {offset}: {what}")
+        self.path = path
+        self.offset = offset
+
+
+class JournalFailedError(JournalError):
+    """A write or sync of the journal failed (`__cause__`): nothing is acknowledged until the process restarts."""
+
+
+class JournalOverloadedError(JournalError):
+    """The journal's queue is full: wait for room first."""
+
+    retryable = True
+
+
+class MarkDamagedError(JournalError):
+    """The file that says where replay begins is damaged."""

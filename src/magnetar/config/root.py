@@ -6,10 +6,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from magnetar.config.bookie import BookieConfig
+from magnetar.config.journal import JournalConfig
 from magnetar.config.knobs import Knob, knobs_of
 from magnetar.config.logging import LoggingConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.sqlite import SqliteConfig
+from magnetar.config.storage import StorageConfig
 from magnetar.config.zookeeper import ZooKeeperConfig
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
@@ -22,6 +25,9 @@ class Config:
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     sqlite: SqliteConfig = field(default_factory=SqliteConfig)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    bookie: BookieConfig = field(default_factory=BookieConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

@@ -39,7 +39,7 @@ class File(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes up to the end, appended ones included; preallocated room beyond it does not count.
+        """Bytes up to the end, appended ones included; room that this File preallocated beyond it does not count.
 
         An append that has not returned yet may already be counted.
         """
@@ -66,10 +66,12 @@ class File(ABC):
 
     @abstractmethod
     async def preallocate(self, size: int) -> None:
-        """Asks the device for room up to `size`, so that later appends need no new blocks. Does not change `size`.
+        """Fills the file with zeros beyond its end, up to `size`, and syncs it; appends overwrite them.
 
-        DiskFullError if there is no room. A truncate, and the cut after a failed append, may give the room back.
-        On a file system that cannot reserve, nothing is reserved.
+        So appends need no new blocks and no change of the file's size, which makes their sync cheaper. `size` stays
+        until the file is opened again: then the zeros that were not overwritten are content, and the reader must know
+        its end by itself. DiskFullError if there is no room. A truncate, and the cut after a failed append, give the
+        room back.
         """
 
     @abstractmethod

@@ -43,16 +43,20 @@ async def _run_until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | 
 class _Stop:
     def __init__(self, task: asyncio.Future[Any]) -> None:
         self.asked = False
+        self._listens = False
         self._task = task
         self._loop = asyncio.get_running_loop()
 
     def listen(self) -> None:
+        self._listens = True
         for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal)
 
     def ignore(self) -> None:
-        for number in STOP_SIGNALS:
-            self._loop.remove_signal_handler(number)
+        if self._listens:
+            self._listens = False
+            for number in STOP_SIGNALS:
+                self._loop.remove_signal_handler(number)
 
     def _on_signal(self) -> None:
         self.ignore()

@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 
 from magnetar.runtime.disk import Buffer
-from magnetar.runtime.fallocate import reserve
 
 
 class SystemCalls:
@@ -19,9 +18,6 @@ class SystemCalls:
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
-
-    def reserve(self, fd: int, offset: int, length: int) -> None:
-        reserve(fd, offset, length)
 
     def sync_data(self, fd: int) -> None:
         """The bytes, and the metadata without which they cannot be read back: a grown size, newly used blocks."""

@@ -180,12 +180,6 @@ class SimDevice:
             raise _error(errno.EIO)
         image.cut(size)
 
-    def reserve(self, image: FileImage, size: int) -> None:
-        if size - image.room > self._free_bytes():
-            self.faults.count(Fault.FULL)
-            raise _error(errno.ENOSPC)
-        image.reserved = max(image.reserved, size)
-
     def sync(self, image: FileImage) -> None:
         if self.faults.strikes(Fault.SYNC_ERROR, image.path):
             image.lose()
@@ -205,7 +199,7 @@ class SimDevice:
     # --- room ---
 
     def _used_bytes(self) -> int:
-        return sum(image.room for image in self.tree.files())
+        return sum(len(image.cache) for image in self.tree.files())
 
     def _free_bytes(self) -> int:
         return self.usage().free_bytes
@@ -217,7 +211,7 @@ class SimDevice:
                 return self.faults.random(fault).randrange(len(data)), code
         if self.capacity_bytes is None:
             return len(data), 0
-        room = max(0, image.room - offset) + self._free_bytes()
+        room = max(0, len(image.cache) - offset) + self._free_bytes()
         if len(data) <= room:
             return len(data), 0
         self.faults.count(Fault.FULL)

@@ -29,6 +29,7 @@ class OpenFile:
     def __init__(self, device: SimDevice, image: FileImage, refusals: dict[int, str]) -> None:
         self.end = len(image.cache)
         self.is_closed = False
+        self._room = 0  # There are zeros from the end up to here.
         self._device = device
         self._image = image
         self._name = device.label(image.path)
@@ -58,7 +59,7 @@ class OpenFile:
         try:
             self._device.write(self._image, start, data)
         except OSError as error:
-            self._cut_torn_append()
+            self._cut_torn_write()
             raise translate("write to", self._name, error) from error
         self.end += len(data)
         return start
@@ -76,17 +77,26 @@ class OpenFile:
         with translated("truncate", self._name):
             self._device.cut(self._image, size)
         self.end = size
+        self._room = 0
 
     def preallocate(self, size: int) -> None:
         self._check_usable()
-        if size > self.end:
-            with translated("reserve room for", self._name):
-                self._device.reserve(self._image, size)
+        start = max(self.end, self._room)
+        if size <= start:
+            return
+        try:
+            self._device.write(self._image, start, bytes(size - start))
+        except OSError as error:
+            self._cut_torn_write()
+            raise translate("make room in", self._name, error) from error
+        self._room = size
 
     def sync(self, site: str) -> None:
         self._check_usable()
-        if site in self._device.sites.ignored:
-            return
+        if site not in self._device.sites.ignored:
+            self.sync_anyway()
+
+    def sync_anyway(self) -> None:
         try:
             self._device.sync(self._image)
         except OSError as error:
@@ -101,9 +111,10 @@ class OpenFile:
         if self._image.number in self._refusals:
             raise SyncFailedError(self._refusals[self._image.number])
 
-    def _cut_torn_append(self) -> None:
+    def _cut_torn_write(self) -> None:
+        self._room = 0
         try:
-            if len(self._image.cache) > self.end:  # Else nothing was written, and preallocated room is kept.
+            if len(self._image.cache) > self.end:  # Else nothing was written.
                 self._device.cut(self._image, self.end)
         except OSError as error:
             raise self._refuse(f"a torn write at the end of {self._name} cannot be cut off: {reason(error)}") from error
@@ -140,7 +151,9 @@ class SimFile(File):
         await self._operation(partial(self._file.truncate, size))
 
     async def preallocate(self, size: int) -> None:
-        await self._operation(partial(self._file.preallocate, size))
+        """Its sync is no site: it is there for speed, and nobody relies on the zeros."""
+        written = Stage(partial(self._file.preallocate, size), self._file.operation_s)
+        await self._lane.hand_over(written, Stage(self._file.sync_anyway, self._file.sync_s))
 
     def sync(self) -> Coroutine[Any, Any, None]:
         return self._sync(self._note_site())

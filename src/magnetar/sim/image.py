@@ -1,7 +1,8 @@
 """FileImage: the bytes of one file, as the page cache holds them and as the medium does.
 
 Invariant: `durable` with `pending` applied in order is `cache`, unless a sync failed or the medium did wrong.
-Changes:   a file only grows at its end and is only cut there, so `pending` is a list of writes and cuts.
+Changes:   `pending` is a list of writes and cuts. A file grows at its end and is cut there; only preallocated zeros are
+           overwritten.
 Lost:      after a failed sync the pending changes are forgotten: reads may still show their bytes, the medium never
            gets them. What is written behind them later is durable behind a gap of zeros, as on ext4.
 Read next: survival.py for what a power loss leaves
@@ -46,21 +47,14 @@ class FileImage:
         self.cache = bytearray()
         self.durable = bytearray()
         self.pending: list[Change] = []
-        self.reserved = 0  # Room was asked for up to here.
         self.has_lost = False
         self._bad: list[tuple[int, int]] = []  # Ranges that cannot be read.
-
-    @property
-    def room(self) -> int:
-        """Bytes that this file takes of the device."""
-        return max(len(self.cache), self.reserved)
 
     def write(self, offset: int, data: bytes) -> None:
         self._change(Write(offset, data))
 
     def cut(self, size: int) -> None:
         self._change(Cut(size))
-        self.reserved = 0
         self._bad = [(start, end) for start, end in self._bad if start < size]
 
     def _change(self, change: Change) -> None:
@@ -91,13 +85,13 @@ class FileImage:
         """After a power loss this is the file, in the cache and on the medium."""
         self.durable, self.cache = survived, bytearray(survived)
         self.pending.clear()
-        self.reserved, self.has_lost = 0, False
+        self.has_lost = False
         self._bad = [(start, end) for start, end in self._bad if start < len(survived)]
 
     def sure(self) -> bytes:
-        """What every power loss would leave: durable, and not about to be cut."""
-        cuts = [change.size for change in self.pending if isinstance(change, Cut)]
-        return bytes(self.durable[: min(cuts, default=len(self.durable))])
+        """What every power loss would leave: durable, and not about to be cut or overwritten."""
+        starts = [change.size if isinstance(change, Cut) else change.offset for change in self.pending]
+        return bytes(self.durable[: min(starts, default=len(self.durable))])
 
     def break_range(self, start: int, end: int) -> None:
         self._bad.append((start, end))

@@ -3,8 +3,9 @@
 In order:  a prefix of the changes, the next write torn at any byte.
 Writeback: the kernel writes pages back in an order of its own, so each page (or sector) has the content of some moment
            since the last sync, and so has the size. Bytes inside the size that nothing wrote are zeros.
-Never:     a byte that was synced, and is not about to be cut, changes; both ways keep it by construction.
-Size:      preallocated room is not part of it. Beyond the size there is nothing, neither zeros nor garbage.
+Never:     a byte that was synced, and is not about to be cut or overwritten, changes; both ways keep it by
+           construction.
+Size:      preallocated zeros are part of it. Beyond the size there is nothing, neither zeros nor garbage.
 """
 
 from __future__ import annotations

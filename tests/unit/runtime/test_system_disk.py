@@ -89,8 +89,11 @@ class TestSystemDisk(DiskContract):
         file = await harness.disk.open("a", create=True)
         await file.preallocate(1 << 20)
         found = (harness.root / "a").stat()
-        assert found.st_size == 0
+        assert found.st_size == 1 << 20
         assert found.st_blocks * 512 >= 1 << 20
+        assert harness.calls.syncs == ["data"]
+        await file.append_and_sync([b"x" * 1000])
+        assert (harness.root / "a").stat().st_size == 1 << 20
         await file.aclose()
 
     async def test_file_that_something_else_cut_is_an_error_not_a_short_read(self, harness: SystemDiskHarness) -> None:

@@ -96,12 +96,33 @@ async def test_group_commit_can_be_found_written_and_not_durable() -> None:
     await asyncio.gather(committing, return_exceptions=True)
 
 
-async def test_preallocated_room_is_never_content() -> None:
-    async def reserve(disk: Disk) -> None:
+async def test_preallocated_room_is_durable_zeros() -> None:
+    async def preallocate(disk: Disk) -> None:
         file = await new_file(disk, "a", b"synced")
-        await file.preallocate(1 << 20)
+        await file.preallocate(8)
 
-    assert await outcomes(reserve) == [{"a": b"synced"}]
+    assert await outcomes(preallocate) == [{"a": b"synced\0\0"}]
+
+
+async def test_unsynced_append_over_zeros_may_be_torn_and_leaves_what_was_before_it() -> None:
+    async def overwrite(disk: Disk) -> None:
+        file = await new_file(disk, "a", b"synced")
+        await file.preallocate(8)
+        await file.append([b"12"])
+
+    found = [files["a"] for files in await outcomes(overwrite)]
+    assert sorted(found) == [b"synced\0\0", b"synced1\0", b"synced12"]
+
+
+async def test_zeros_that_are_being_overwritten_are_not_sure() -> None:
+    device = SimDevice()
+    file = await new_file(SimDisk(device), "a", b"synced")
+    await file.preallocate(8)
+    assert device.durable("a") == b"synced\0\0"
+    await file.append([b"1"])
+    assert device.durable("a") == b"synced"
+    await file.sync()
+    assert device.durable("a") == b"synced1\0"
 
 
 # --- names ---

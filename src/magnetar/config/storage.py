@@ -1,0 +1,102 @@
+"""Settings of a bookie's ledger storage: caches, entry logs, tombstones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.config.knobs import check_knobs, knob
+from magnetar.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """Everything a bookie keeps of ledgers but its journal.
+
+    Per process: bookies may differ. Changes need a restart; files that are there stay readable.
+    """
+
+    # Two of them: one takes adds while the other is written out. Larger ones make longer runs per ledger in the logs.
+    write_cache_bytes_max: int = knob(
+        128 * 2**20,
+        "Size of each of the two write caches. A full one is written to an entry log.",
+        at_least=4096,
+        at_most=64 * 2**30,
+        bookkeeper="dbStorage_writeCacheMaxSizeMb",
+    )
+    # An unflushed entry is in the journal only: this bounds what a restart has to replay when there is little traffic.
+    flush_interval_ms: int = knob(
+        60_000,
+        "A write cache that is not full is written out after this time.",
+        at_least=1,
+        at_most=3_600_000,
+        bookkeeper="flushInterval",
+    )
+    # Longer than a flush takes on a slow disk, shorter than a client's add timeout.
+    max_throttle_ms: int = knob(
+        10_000,
+        "Adds wait this long for room while both write caches are full; then they are refused.",
+        at_least=0,
+        at_most=600_000,
+        bookkeeper="dbStorage_maxThrottleTimeMs",
+    )
+    read_cache_bytes_max: int = knob(
+        64 * 2**20,
+        "Entries read from logs that are kept for the next reader, and those read ahead.",
+        at_least=0,
+        at_most=64 * 2**30,
+        bookkeeper="dbStorage_readAheadCacheMaxSizeMb",
+    )
+    # Large enough that a disk with seeks is busy reading, small enough that a random read does not wait for it.
+    read_ahead_bytes: int = knob(
+        256 * 2**10,
+        "A read that misses the caches takes this much from the log.",
+        at_least=0,
+        at_most=8 * 2**20,
+        bookkeeper="dbStorage_readAheadCacheBatchBytesSize",
+    )
+    # The unit of checksum and index: larger ones make the index smaller and random reads dearer.
+    block_bytes: int = knob(
+        64 * 2**10,
+        "Entries are checksummed and indexed in blocks of about this size.",
+        at_least=64,
+        at_most=8 * 2**20,
+    )
+    # Compaction copies what is alive in a log and deletes the file, so a log is the unit in which room comes back.
+    log_bytes_max: int = knob(
+        1 * 2**30,
+        "An entry log that would exceed this is finished and the next one begun.",
+        at_least=4096,
+        at_most=4_000_000_000,
+        bookkeeper="logSizeLimit",
+    )
+    open_logs_max: int = knob(
+        256,
+        "Entry logs kept open for reading, and so file descriptors.",
+        at_least=1,
+        at_most=100_000,
+    )
+    # RocksDB stops for good at a full disk, also for reads when it has to be opened again: so it must not meet one.
+    index_reserve_bytes: int = knob(
+        64 * 2**20,
+        "Nothing is flushed while the first ledger directory's device has less room than this: it is the index's.",
+        at_least=0,
+        at_most=2**40,
+    )
+    # A writer that was fenced must stay fenced even if its ledger is deleted meanwhile. A week outlives any pause.
+    tombstone_days: int = knob(
+        7,
+        "A deleted ledger that was fenced is remembered as fenced for this long.",
+        at_least=7,
+        at_most=3650,
+    )
+    tombstones_max: int = knob(
+        1_000_000,
+        "Beyond this many remembered ledgers, further fenced ledgers are deleted only when old ones expire.",
+        at_least=1,
+        at_most=100_000_000,
+    )
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        if self.block_bytes > self.write_cache_bytes_max:
+            raise ConfigError("storage: block_bytes exceeds write_cache_bytes_max")

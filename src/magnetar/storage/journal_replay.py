@@ -1,0 +1,229 @@
+"""Replay: reads what former lives left in the journal, and tells a torn tail from damage.
+
+Torn:      bytes that are no group, at the end of the last file in use, with no intact group of that file behind them. A
+           write is followed by its sync before the next one begins, so a crash can tear only the last one.
+Damaged:   every other thing that is no group; a gap in the sequence numbers; a file that is missing. The error names
+           file and offset, and nothing on the disk has been changed by then.
+End:       zeros up to the end of a file. That is room that was prepared and not used.
+In use:    a file with anything but zeros behind its header. A file is prepared ahead and written only when the one
+           before is complete; so one that is not in use says nothing about the tail of the one before.
+Mark:      gaps that lie wholly at or below it do no harm: those records are no longer needed.
+Limit:     damage in the very last group looks like a torn write, unless the journal was closed behind it, or opened
+           again since: a closing group, or the floor in the next file's header, shows that something is missing.
+Read next: journal_files.py for what is done about a torn tail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from magnetar.errors import JournalDamagedError
+from magnetar.runtime.disk import Disk
+from magnetar.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    GROUP_MAGIC_BYTES,
+    FileHeader,
+    GroupHeader,
+    JournalRecord,
+    decode_file_header,
+    decode_group_header,
+    decode_records,
+    file_number,
+    is_intact,
+)
+from magnetar.storage.journal_window import Window
+
+Deliver = Callable[[JournalRecord], None]
+
+
+@dataclass(slots=True)
+class FoundFile:
+    """What one file turned out to hold."""
+
+    path: str
+    number: int
+    is_in_use: bool
+    is_intact: bool
+    """The header is."""
+    first_sequence: int | None = None
+    """Of its first group; None: it has none."""
+    last_sequence: int | None = None
+    """None: it has no records."""
+    needed_from: int = FILE_HEADER_BYTES
+    """Offset of the first group that has a record behind the mark."""
+    end: int = FILE_HEADER_BYTES
+    """Behind the last intact group."""
+    is_closed: bool = False
+    """It ends with a closing group: all of it was synced, and there is nothing behind."""
+
+
+class Replayed(NamedTuple):
+    files: list[FoundFile]
+    """Those in use, and those that are not but have one in use behind them."""
+    unused: list[FoundFile]
+    """Behind the last one in use."""
+    next_sequence: int
+
+
+class _Chain:
+    """Which sequence number comes next, over all files."""
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+        self.next: int | None = None
+
+    def accepts(self, first: int) -> bool:
+        if first == self.next:
+            return True
+        begins_anew = self.next is None or first > self.next
+        return begins_anew and first <= self.mark + 1
+
+    def reaches(self, floor: int) -> bool:
+        """Whether all below the floor has been seen, or is no longer needed."""
+        return floor <= max(self.mark + 1, self.next or 0)
+
+    def missing(self, first: int) -> str:
+        expected = max(self.mark + 1, self.next or 0)
+        if first > expected:
+            return f"records {expected} to {first - 1} are missing; they must stand before it"
+        return f"it begins with record {first} where record {expected} must stand"
+
+
+async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver) -> Replayed:
+    """Delivers every record behind the mark, in order. Changes nothing on the disk."""
+    found = [await _look_at(disk, f"{directory}/{name}") for name in await _journal_names(disk, directory)]
+    used_count = max((index for index, file in enumerate(found, 1) if file.is_in_use), default=0)
+    chain = _Chain(mark)
+    before: FoundFile | None = None
+    for index, file in enumerate(found, 1):
+        await _replay_file(disk, file, chain, deliver, may_be_torn=index >= used_count)
+        if before is not None and file.number != before.number + 1:
+            _check_hole(before, file, chain)
+        before = file
+    return Replayed(found[:used_count], found[used_count:], max(chain.next or 0, mark + 1))
+
+
+async def _journal_names(disk: Disk, directory: str) -> list[str]:
+    names = [name for name in sorted(await disk.list(directory)) if name.endswith(".journal")]
+    for name in names:
+        if file_number(name) is None:
+            raise JournalDamagedError(f"{directory}/{name}", 0, "this is no name of a journal file: move it elsewhere")
+    return names
+
+
+async def _look_at(disk: Disk, path: str) -> FoundFile:
+    file = await disk.open(path)
+    try:
+        window = Window(file)
+        header = decode_file_header(await window.at(0, FILE_HEADER_BYTES), path)
+        number = file_number(path.rpartition("/")[2])
+        assert number is not None, "only such names are listed"
+        return FoundFile(
+            path,
+            number,
+            is_in_use=not await window.is_zero_from(FILE_HEADER_BYTES),
+            is_intact=header is not None,
+        )
+    finally:
+        await file.aclose()
+
+
+async def _replay_file(disk: Disk, found: FoundFile, chain: _Chain, deliver: Deliver, *, may_be_torn: bool) -> None:
+    if not found.is_intact:
+        if found.is_in_use or not may_be_torn:
+            raise JournalDamagedError(
+                found.path, 0, f"its header is wrong, though records were written behind it; {_ADVICE}"
+            )
+        return
+    file = await disk.open(found.path)
+    try:
+        window = Window(file)
+        header = decode_file_header(await window.at(0, FILE_HEADER_BYTES), found.path)
+        assert header is not None, "it was intact a moment ago"
+        if not chain.reaches(header.floor):
+            raise JournalDamagedError(found.path, 0, f"{chain.missing(header.floor)}; {_ADVICE}")
+        await _Reader(window, header, found, chain, deliver).run(may_be_torn)
+    finally:
+        await file.aclose()
+
+
+def _check_hole(before: FoundFile, found: FoundFile, chain: _Chain) -> None:
+    """Files between these two are missing. They were no longer needed if what follows begins below the mark."""
+    if found.first_sequence is None or found.first_sequence > chain.mark + 1:
+        raise JournalDamagedError(found.path, 0, f"the files between {before.path} and this one are missing; {_ADVICE}")
+
+
+_ADVICE = (
+    "restore the journal directory, or give this bookie up: format it, and auto-recovery copies its entries from others"
+)
+
+
+class _Reader:
+    """Walks through the groups of one file."""
+
+    def __init__(self, window: Window, header: FileHeader, found: FoundFile, chain: _Chain, deliver: Deliver) -> None:
+        self._window = window
+        self._file_id = header.file_id
+        self._found = found
+        self._chain = chain
+        self._deliver = deliver
+
+    async def run(self, may_be_torn: bool) -> None:
+        while (group := await self._group_at(self._found.end)) is not None:
+            self._take(*group)
+        if await self._window.is_zero_from(self._found.end):
+            return
+        if not may_be_torn:
+            raise self._damage("this is no intact group, and later files show that it was one")
+        if (later := await self._later_group()) is not None:
+            raise self._damage(f"this is no intact group, but there is one behind it, at offset {later}")
+        self._found.is_closed = False  # Not closed by the last life, then.
+
+    async def _group_at(self, offset: int) -> tuple[GroupHeader, memoryview] | None:
+        header = decode_group_header(await self._window.at(offset, GROUP_HEADER_BYTES))
+        if header is None or header.file_id != self._file_id or offset + header.size > self._window.size:
+            return None
+        group = await self._window.at(offset, header.size)
+        return (header, group) if is_intact(header, group) else None
+
+    def _take(self, header: GroupHeader, group: memoryview) -> None:
+        found, mark = self._found, self._chain.mark
+        if not self._chain.accepts(header.first_sequence):
+            raise self._damage(self._chain.missing(header.first_sequence))
+        self._chain.next = header.first_sequence + header.records
+        if found.first_sequence is None:
+            found.first_sequence = header.first_sequence
+        if header.records:
+            found.last_sequence = self._chain.next - 1
+            if found.last_sequence <= mark:
+                found.needed_from = found.end + header.size
+            else:
+                self._deliver_records(header, group)
+        found.is_closed = not header.records
+        found.end += header.size
+
+    def _deliver_records(self, header: GroupHeader, group: memoryview) -> None:
+        try:
+            records = decode_records(header, group)
+        except ValueError as error:
+            raise self._damage(f"the group is intact, but {error}") from error
+        for record in records:
+            if record.sequence > self._chain.mark:
+                self._deliver(record)
+
+    async def _later_group(self) -> int | None:
+        """An intact group of this file behind the place where one should begin."""
+        expected = self._chain.next or 0
+        offset = await self._window.find(GROUP_MAGIC_BYTES, self._found.end + 1)
+        while offset is not None:
+            group = await self._group_at(offset)
+            if group is not None and group[0].first_sequence >= expected:
+                return offset
+            offset = await self._window.find(GROUP_MAGIC_BYTES, offset + 1)
+        return None
+
+    def _damage(self, what: str) -> JournalDamagedError:
+        return JournalDamagedError(self._found.path, self._found.end, f"{what}; {_ADVICE}")

@@ -1,0 +1,51 @@
+"""Window: a file read in large pieces, so that small groups do not cost a hand-over to the disk's thread each.
+
+Memory:    one piece, or one group if that is larger; never more than the file has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.runtime.disk import File
+
+PIECE_BYTES: Final = 4 * 2**20
+
+_ZEROS: Final = bytes(PIECE_BYTES)
+
+
+class Window:
+    def __init__(self, file: File) -> None:
+        self.path = file.path
+        self.size = file.size
+        self._file = file
+        self._start = 0
+        self._data = memoryview(b"")
+
+    async def at(self, offset: int, length: int) -> memoryview:
+        """Bytes of the file; fewer only at its end."""
+        length = max(0, min(length, self.size - offset))
+        if offset < self._start or offset + length > self._start + len(self._data):
+            self._data = memoryview(await self._file.read(offset, max(length, PIECE_BYTES)))
+            self._start = offset
+        begin = offset - self._start
+        return self._data[begin : begin + length]
+
+    async def is_zero_from(self, offset: int) -> bool:
+        """Also true at the end."""
+        while offset < self.size:
+            piece = await self.at(offset, PIECE_BYTES)
+            if piece != _ZEROS[: len(piece)]:
+                return False
+            offset += len(piece)
+        return True
+
+    async def find(self, pattern: bytes, offset: int) -> int | None:
+        """Where the pattern stands first, at this offset or behind it."""
+        while offset + len(pattern) <= self.size:
+            piece = bytes(await self.at(offset, PIECE_BYTES))
+            found = piece.find(pattern)
+            if found >= 0:
+                return offset + found
+            offset += len(piece) - len(pattern) + 1
+        return None
