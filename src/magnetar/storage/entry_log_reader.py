@@ -1,0 +1,192 @@
+"""Entry log reader: blocks by place, and whole logs from one end to the other.
+
+Files:     the most recently used logs stay open, a bounded number. A log that has grown since it was opened is opened
+           again: a File knows the end it began with.
+Read-ahead: one read takes more than the block asked for, and every whole block in it is returned. What follows the
+           first is a gift: if it is damaged or cut off, it is left out, and whoever asks for it will be told.
+Read next: entry_log_format.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from magnetar.errors import LogDamagedError
+from magnetar.runtime.disk import File
+from magnetar.storage.entry_log_format import (
+    BLOCK_HEADER_BYTES,
+    ENTRIES,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    LEDGERS,
+    Block,
+    body_bytes,
+    check_header,
+    decode_block,
+    decode_footer,
+    decode_ledger_map,
+    log_path,
+)
+from magnetar.storage.extents import BlockPlace
+from magnetar.storage.frames import by_ledger, scan_frames
+from magnetar.storage.ledger_dirs import LedgerDirs
+
+_SCAN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A part of a log that is not blocks."""
+
+    log_id: int
+    offset: int
+    end: int
+    is_tail: bool
+    """Up to the end of a log that was never finished: what a crash leaves of a flush."""
+
+
+class EntryLogReader:
+    def __init__(self, dirs: LedgerDirs, open_logs_max: int) -> None:
+        self._dirs = dirs
+        self._open_logs_max = open_logs_max
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._opening = asyncio.Lock()  # Opening is rare, and two Files of one path are not allowed.
+        self.bytes_read = 0
+        self.reads = 0
+
+    async def read_blocks(self, place: BlockPlace, read_ahead_bytes: int = 0) -> tuple[bytes, list[Block]]:
+        """The block of this place, verified, and those behind it that came with it; and the bytes they are views of."""
+        data = await self._read(place.log_id, place.offset, max(place.size, read_ahead_bytes), needed=place.size)
+        block = decode_block(data, 0, place.log_id, place.offset)
+        if block.kind != ENTRIES or block.place != place:
+            raise LogDamagedError(f"{log_path(place.log_id)}: the block at {place.offset} is not what the index says")
+        blocks = [block]
+        at = place.size
+        while at + BLOCK_HEADER_BYTES <= len(data):
+            try:
+                block = decode_block(data, at, place.log_id, place.offset + at)
+            except LogDamagedError:
+                break
+            if block.kind != ENTRIES:
+                break
+            blocks.append(block)
+            at += block.place.size
+        return data, blocks
+
+    async def ledger_map(self, log_id: int) -> dict[int, int]:
+        """Bytes per ledger: from the log's end if it was finished, else by reading all of it."""
+        size = await self.size(log_id)
+        footer = await self._read(log_id, max(0, size - FOOTER_BYTES), FOOTER_BYTES)
+        map_offset = decode_footer(footer, log_id)
+        if map_offset is not None:
+            data = await self._read(log_id, map_offset, size - FOOTER_BYTES - map_offset)
+            block = decode_block(data, 0, log_id, map_offset)
+            if block.kind == LEDGERS:
+                return decode_ledger_map(block.body)
+        sizes: dict[int, int] = {}
+        async for found in self.scan(log_id):
+            if isinstance(found, Block) and found.kind == ENTRIES:
+                for ledger_id, frames_bytes in ledger_bytes(found):
+                    sizes[ledger_id] = sizes.get(ledger_id, 0) + frames_bytes
+        return sizes
+
+    async def scan(self, log_id: int) -> AsyncIterator[Block | Damage]:
+        """Every valid block, and what is between them. A header that is damaged is an error: nothing can be trusted."""
+        size = await self.size(log_id)
+        check_header(await self._read(log_id, 0, HEADER_BYTES), log_id)
+        end = await self._end_of_blocks(log_id, size)
+        offset = HEADER_BYTES
+        while offset < end:
+            block = await self._block_at(log_id, offset, end)
+            if block is not None:
+                yield block
+                offset += block.place.size
+                continue
+            following = await self._next_block(log_id, offset + 1, end)
+            is_tail = following is None and end == size
+            yield Damage(log_id, offset, end if following is None else following, is_tail)
+            offset = end if following is None else following
+
+    async def size(self, log_id: int) -> int:
+        return (await self._fresh_file(log_id, None)).size
+
+    async def forget(self, log_id: int) -> None:
+        """The log is going to be removed."""
+        file = self._files.pop(log_id, None)
+        if file is not None:
+            await file.aclose()
+
+    async def aclose(self) -> None:
+        while self._files:
+            _, file = self._files.popitem()
+            await file.aclose()
+
+    async def _end_of_blocks(self, log_id: int, size: int) -> int:
+        footer = await self._read(log_id, max(0, size - FOOTER_BYTES), FOOTER_BYTES)
+        return size if decode_footer(footer, log_id) is None else size - FOOTER_BYTES
+
+    async def _block_at(self, log_id: int, offset: int, end: int) -> Block | None:
+        try:
+            head = await self._read(log_id, offset, min(_SCAN_BYTES, end - offset))
+            size = BLOCK_HEADER_BYTES + body_bytes(head, log_id, offset)
+            data = head if size <= len(head) else await self._read(log_id, offset, min(size, end - offset))
+            return decode_block(data, 0, log_id, offset)
+        except LogDamagedError:
+            return None
+
+    async def _next_block(self, log_id: int, offset: int, end: int) -> int | None:
+        """Where the next valid header is. Its checksum has the place in it, so there are no look-alikes."""
+        kinds = [kind.to_bytes(4, "little") for kind in (ENTRIES, LEDGERS)]
+        while offset < end:
+            data = await self._read(log_id, offset, min(_SCAN_BYTES, end - offset))
+            candidates = sorted(at for kind in kinds for at in _positions(data, kind))
+            for at in candidates:
+                if await self._block_at(log_id, offset + at, end) is not None:
+                    return offset + at
+            offset += max(1, len(data) - 3)  # A kind may lie across two pieces.
+        return None
+
+    async def _read(self, log_id: int, offset: int, length: int, *, needed: int = 0) -> bytes:
+        """Opens the log anew only if the file as it was opened lacks what is needed."""
+        file = self._files.get(log_id)
+        if file is None or offset + needed > file.size:
+            file = await self._fresh_file(log_id, offset + needed)
+        else:
+            self._files.move_to_end(log_id)
+        data = await file.read(offset, length)
+        self.reads += 1
+        self.bytes_read += len(data)
+        return data
+
+    async def _fresh_file(self, log_id: int, wanted_end: int | None) -> File:
+        async with self._opening:
+            known = self._files.get(log_id)
+            if known is not None and wanted_end is not None and wanted_end <= known.size:
+                return known
+            directory = self._dirs.dir_of(log_id)
+            if known is not None:
+                await self.forget(log_id)
+            file = await directory.reading.open(log_path(log_id))
+            self._files[log_id] = file
+            if len(self._files) > self._open_logs_max:
+                await self.forget(next(iter(self._files)))
+            return file
+
+
+def ledger_bytes(block: Block) -> list[tuple[int, int]]:
+    """(ledger, bytes of its frames) in this block."""
+    run = scan_frames(block.body, f"{log_path(block.place.log_id)} at {block.place.offset}")
+    offsets = [*run.offsets, len(block.body) + run.offsets[0]]
+    return [(ledger_id, offsets[end] - offsets[first]) for ledger_id, first, end in by_ledger(run)]
+
+
+def _positions(data: bytes, pattern: bytes) -> list[int]:
+    found: list[int] = []
+    at = data.find(pattern)
+    while at >= 0:
+        found.append(at)
+        at = data.find(pattern, at + 1)
+    return found

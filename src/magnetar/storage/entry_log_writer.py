@@ -1,0 +1,152 @@
+"""Entry log writer: appends blocks to the current log, begins another when it is full.
+
+Invariant: what `sync` has returned for is durable, names included. Only then may the index refer to it.
+Failure:   a full disk leaves the logs as they were at the last sync (`abandon`), and the next try begins a new log, in
+           the next directory. A failed sync is final: the caller stops.
+Read next: entry_log_format.py
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from magnetar.errors import DiskError, MagnetarError
+from magnetar.runtime.disk import Buffer, File
+from magnetar.storage.entry_log_format import (
+    BLOCK_HEADER_BYTES,
+    ENTRIES,
+    LOGS,
+    encode_block,
+    encode_header,
+    finish,
+    log_path,
+)
+from magnetar.storage.extents import BlockPlace
+from magnetar.storage.ledger_dirs import LedgerDir, LedgerDirs
+
+_log = logging.getLogger(__name__)
+
+
+class NewBlock(NamedTuple):
+    body: Buffer
+    frames: int
+    ledgers: list[tuple[int, int]]
+    """(ledger, bytes), for the log's ledger map."""
+
+
+@dataclass(slots=True, eq=False)
+class _Log:
+    log_id: int
+    directory: LedgerDir
+    file: File
+    offset: int = 0
+    """Where the next block will be."""
+    written: int = 0
+    synced: int = 0
+    """Bytes that the last sync covered; 0 for a log that is not durable at all yet."""
+    is_finished: bool = False
+    ledger_bytes: dict[int, int] = field(default_factory=dict)
+
+
+class EntryLogWriter:
+    def __init__(self, dirs: LedgerDirs, log_bytes_max: int) -> None:
+        self._dirs = dirs
+        self._log_bytes_max = log_bytes_max
+        self._current: _Log | None = None
+        self._unsynced: list[_Log] = []
+
+    async def append(self, blocks: list[NewBlock]) -> list[BlockPlace]:
+        """Writes them one behind the other, in as few calls as logs are needed. Not durable yet."""
+        places: list[BlockPlace] = []
+        chunks: list[Buffer] = []
+        for block in blocks:
+            size = BLOCK_HEADER_BYTES + len(block.body)
+            if self._current is not None and self._current.offset + size > self._log_bytes_max:
+                await self._append_chunks(self._current, chunks)
+                chunks = []
+                await self._finish_current()
+            log = self._current or await self._begin()
+            chunks += (encode_block(ENTRIES, log.log_id, log.offset, block.frames, block.body), block.body)
+            places.append(BlockPlace(log.log_id, log.offset, size))
+            log.offset += size
+            for ledger_id, ledger_bytes in block.ledgers:
+                log.ledger_bytes[ledger_id] = log.ledger_bytes.get(ledger_id, 0) + ledger_bytes
+        if self._current is not None:
+            await self._append_chunks(self._current, chunks)
+        return places
+
+    async def sync(self) -> None:
+        for log in self._unsynced:
+            await log.file.sync()
+            if not log.synced:  # Its name is new as well.
+                await log.directory.writing.sync_dir(LOGS)
+            log.synced = log.offset
+        finished = [log for log in self._unsynced if log.is_finished]
+        self._unsynced.clear()
+        for log in finished:
+            await log.file.aclose()
+
+    async def abandon(self) -> None:
+        """Gives the room of what was not synced back, as far as the disk lets us; nothing refers to it."""
+        logs, self._unsynced = self._unsynced, []
+        if self._current in logs:
+            self._current = None
+        for log in logs:
+            try:
+                await self._undo(log)
+            except MagnetarError as error:
+                _log.warning("%s keeps bytes that nothing refers to: %s", log_path(log.log_id), error)
+
+    async def aclose(self) -> None:
+        """Finishes the current log, so that the next start need not scan it. All was synced before."""
+        if self._current is not None:
+            log = self._current
+            try:
+                await self._finish_current()
+                await self.sync()
+            except DiskError as error:  # Only the ledger map is missing: it can be had by a scan.
+                _log.warning("%s is left without its ledger map: %s", log_path(log.log_id), error)
+                await log.file.aclose()
+
+    async def _begin(self) -> _Log:
+        log_id, directory = self._dirs.new_log()
+        try:
+            file = await directory.writing.open(log_path(log_id), create=True)
+        except DiskError:
+            self._dirs.forget(log_id)
+            raise
+        log = _Log(log_id, directory, file)
+        self._unsynced.append(log)
+        self._current = log
+        header = encode_header(log_id)
+        log.offset = len(header)
+        await self._append_chunks(log, [header])
+        return log
+
+    async def _append_chunks(self, log: _Log, chunks: list[Buffer]) -> None:
+        if not chunks:
+            return
+        if log not in self._unsynced:
+            self._unsynced.append(log)
+        start = await log.file.append(chunks)
+        assert start == log.written, f"{log.file.path} has {start} bytes where {log.written} were written"
+        log.written += sum(len(chunk) for chunk in chunks)
+
+    async def _finish_current(self) -> None:
+        log, self._current = self._current, None
+        assert log is not None, "there is a log to finish"
+        log.is_finished = True
+        ending = finish(log.log_id, log.offset, log.ledger_bytes)
+        await self._append_chunks(log, list(ending))
+        log.offset += sum(len(chunk) for chunk in ending)
+
+    async def _undo(self, log: _Log) -> None:
+        if log.synced:
+            await log.file.truncate(log.synced)
+            await log.file.aclose()
+        else:
+            await log.file.aclose()
+            await log.directory.writing.remove(log_path(log.log_id))
+            self._dirs.forget(log.log_id)

@@ -1,0 +1,99 @@
+"""Flush: one write cache becomes blocks of entry logs and a batch for the index.
+
+Order:     blocks written → logs synced → index applied. Only then may the cache, and the journal's part of it, go.
+Slices:    building blocks is interpreter work: on a thread it would hold the same lock as the loop does, for longer at
+           a time. So it is done on the loop, in slices of SLICE_BYTES, each ended by waiting for its write.
+Again:     after a full disk the logs are written anew from the cache. Once they are synced the batch is fixed, and
+           only applying it is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.errors import SyncFailedError
+from magnetar.runtime.disk import Buffer
+from magnetar.storage.entry_log_writer import EntryLogWriter, NewBlock
+from magnetar.storage.extents import Extent, extents_of
+from magnetar.storage.ledger_flags import LedgerFlags
+from magnetar.storage.location_index import IndexBatch, LocationIndex
+from magnetar.storage.write_cache import CachedRun, WriteCache
+
+SLICE_BYTES: Final = 512 * 2**10  # About a millisecond of work, or less.
+
+
+@dataclass(slots=True)
+class Flush:
+    """What was swapped out and is not durable in logs and index yet."""
+
+    cache: WriteCache
+    flags: dict[int, LedgerFlags]
+    mark: int
+    batch: IndexBatch | None = field(default=None)
+    """Set when the logs are synced."""
+
+    def drop(self, ledger_id: int) -> None:
+        """The ledger is being deleted: nothing of it shall be written any more."""
+        self.cache.drop(ledger_id)
+        self.flags.pop(ledger_id, None)
+        if self.batch is not None:
+            self.batch.flags.pop(ledger_id, None)
+            self.batch.extents = [extent for extent in self.batch.extents if extent.ledger_id != ledger_id]
+
+    async def run(self, writer: EntryLogWriter, index: LocationIndex, block_bytes: int) -> None:
+        if self.batch is None:
+            extents = await self._write(writer, block_bytes)
+            self.batch = IndexBatch(extents=extents, flags=self.flags, mark=self.mark)
+        await index.apply(self.batch)
+
+    async def _write(self, writer: EntryLogWriter, block_bytes: int) -> list[Extent]:
+        extents: list[Extent] = []
+        try:
+            for pending in _slices(_blocks(self.cache, block_bytes)):
+                places = await writer.append([_new_block(runs) for runs in pending])
+                for runs, place in zip(pending, places, strict=True):
+                    for run in runs:
+                        extents.extend(extents_of(run.ledger_id, run.entry_ids, place))
+            await writer.sync()
+        except SyncFailedError:
+            raise
+        except BaseException:
+            await writer.abandon()
+            raise
+        return extents
+
+
+def _blocks(cache: WriteCache, block_bytes: int) -> Iterator[list[CachedRun]]:
+    """Runs of small ledgers share a block."""
+    block: list[CachedRun] = []
+    size = 0
+    for run in cache.runs(block_bytes):
+        block.append(run)
+        size += run.frames_bytes
+        if size >= block_bytes:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _slices(blocks: Iterator[list[CachedRun]]) -> Iterator[list[list[CachedRun]]]:
+    pending: list[list[CachedRun]] = []
+    size = 0
+    for block in blocks:
+        pending.append(block)
+        size += sum([run.frames_bytes for run in block])
+        if size >= SLICE_BYTES:
+            yield pending
+            pending, size = [], 0
+    if pending:
+        yield pending
+
+
+def _new_block(runs: list[CachedRun]) -> NewBlock:
+    views = [view for run in runs for view in run.frames]
+    body: Buffer = views[0] if len(views) == 1 else b"".join(views)
+    frames = sum([len(run.entry_ids) for run in runs])
+    return NewBlock(body, frames, [(run.ledger_id, run.frames_bytes) for run in runs])

@@ -1,0 +1,89 @@
+"""Ledger directories: where a bookie's entry logs are. One or several, best on a device each.
+
+Spread:    a log lives in one directory; the next one is made in the next. A full directory is skipped in its turn.
+Disks:     each directory has two, with a thread each: a read does not wait behind a flush.
+Index:     the location index is one for all of them, in the first one: it is small and can be rebuilt from the logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from magnetar.errors import DiskError, LogDamagedError
+from magnetar.runtime.disk import Disk
+from magnetar.runtime.runtime import Runtime
+from magnetar.storage.entry_log_format import LOGS, log_id_of, log_path
+
+
+class LedgerDir:
+    def __init__(self, root: str, writing: Disk, reading: Disk) -> None:
+        self.root = root
+        self.writing = writing
+        self.reading = reading
+
+
+class LedgerDirs:
+    """Which logs there are, and in which directory each one is."""
+
+    def __init__(self, dirs: Sequence[LedgerDir]) -> None:
+        self.dirs = dirs
+        self._dir_of: dict[int, LedgerDir] = {}
+        self._next_log_id = 0
+
+    @staticmethod
+    async def open(runtime: Runtime, roots: Sequence[str]) -> LedgerDirs:
+        """Makes what is missing; notes the logs that are there."""
+        assert roots, "a bookie has at least one ledger directory"
+        dirs: list[LedgerDir] = []
+        opened = LedgerDirs(dirs)
+        try:
+            for number, root in enumerate(roots):
+                writing = runtime.disk(root, name=f"ledgers-{number}-write")
+                dirs.append(LedgerDir(root, writing, runtime.disk(root, name=f"ledgers-{number}-read")))
+                await opened._load(dirs[-1])
+        except BaseException:
+            await opened.aclose()
+            raise
+        return opened
+
+    async def _load(self, directory: LedgerDir) -> None:
+        await directory.writing.make_dir(LOGS)
+        await directory.writing.sync_dir("")
+        for name in await directory.writing.list(LOGS):
+            log_id = log_id_of(name)
+            if log_id is None:
+                raise DiskError(f"{directory.root}/{LOGS}/{name} is not an entry log: move it somewhere else")
+            if log_id in self._dir_of:
+                raise DiskError(
+                    f"{log_path(log_id)} is in {self._dir_of[log_id].root} and in {directory.root}: "
+                    "these are not the directories of one bookie, or one was copied"
+                )
+            self._dir_of[log_id] = directory
+            self._next_log_id = max(self._next_log_id, log_id + 1)
+
+    def log_ids(self) -> list[int]:
+        return sorted(self._dir_of)
+
+    def dir_of(self, log_id: int) -> LedgerDir:
+        directory = self._dir_of.get(log_id)
+        if directory is None:
+            raise LogDamagedError(
+                f"{log_path(log_id)} is in none of the ledger directories: is one of them missing or not mounted?"
+            )
+        return directory
+
+    def new_log(self) -> tuple[int, LedgerDir]:
+        """Ids are never reused, so an index that is behind cannot point into a file that came later."""
+        log_id = self._next_log_id
+        self._next_log_id += 1
+        directory = self.dirs[log_id % len(self.dirs)]
+        self._dir_of[log_id] = directory
+        return log_id, directory
+
+    def forget(self, log_id: int) -> None:
+        self._dir_of.pop(log_id, None)
+
+    async def aclose(self) -> None:
+        for directory in self.dirs:
+            await directory.writing.aclose()
+            await directory.reading.aclose()

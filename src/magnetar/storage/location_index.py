@@ -1,0 +1,205 @@
+"""LocationIndex: where each entry is, what is remembered of each ledger, and up to which mark that is complete.
+
+Invariant: a batch is all or nothing, and durable when `apply` returns. "Not here" is said only when everything that
+           could say otherwise was read and its checksum was right; anything else is IndexDamagedError.
+Keys:      "E" + extent key (extents.py) · "F" + ledger_id u64 → flags (ledger_flags.py) · "M" → mark i64, crc32c u32
+Mark:      written with the flush it stands for. If the journal's own mark is ahead of this one, the index has lost
+           what was synced: ledger_storage.py refuses to open it.
+Lanes:     reads have one, writes another: a read does not wait for a sync.
+Read next: ordered_store.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from magnetar.errors import IndexDamagedError
+from magnetar.runtime.offload import Offload
+from magnetar.storage.extents import ID_MAX, REMEDY, SPAN, Extent, decode, encode, key_of
+from magnetar.storage.ledger_flags import LedgerFlags, decode_flags, encode_flags
+from magnetar.storage.ordered_store import Changes, OrderedStore
+
+_EXTENT: Final = b"E"
+_FLAGS: Final = b"F"
+_MARK: Final = b"M"
+_LEDGER = struct.Struct(">Q")
+_POSITION = struct.Struct(">QQ")  # Ledger, entry: the head of an extent's key.
+_PLACE_MAX: Final = b"\xff" * 8
+_MARK_VALUE = struct.Struct("<qI")
+_ENCODED_AT_ONCE: Final = 500  # About a millisecond: while the lane's thread computes, the loop stands still.
+_MARK_NUMBER = struct.Struct("<q")
+
+
+@dataclass(slots=True)
+class IndexBatch:
+    """What changes at once. Ledgers are deleted first, so a batch may delete one and leave its tombstone."""
+
+    deleted_ledgers: list[int] = field(default_factory=list)
+    removed: list[Extent] = field(default_factory=list)
+    extents: list[Extent] = field(default_factory=list)
+    flags: dict[int, LedgerFlags] = field(default_factory=dict)
+    dropped_flags: list[int] = field(default_factory=list)
+    mark: int | None = None
+
+
+class LocationIndex:
+    def __init__(self, store: OrderedStore, reading: Offload, writing: Offload) -> None:
+        """Owns all three."""
+        self._store = store
+        self._reading = reading
+        self._writing = writing
+
+    async def apply(self, batch: IndexBatch) -> None:
+        changes = _changes(batch)
+        for first in range(0, len(batch.extents), _ENCODED_AT_ONCE):
+            changes.put += await self._writing(_encoded, batch.extents[first : first + _ENCODED_AT_ONCE])
+        await self._writing(self._store.write, changes)
+
+    async def find(self, ledger_id: int, entry_id: int) -> Extent | None:
+        """One extent that holds the entry."""
+        return await self._reading(_find, self._store, ledger_id, entry_id)
+
+    async def find_all(self, ledger_id: int, entry_id: int) -> list[Extent]:
+        """Every extent that holds the entry: for when one of them turns out to be damaged."""
+        return await self._reading(_find_all, self._store, ledger_id, entry_id)
+
+    async def last_entry(self, ledger_id: int) -> int | None:
+        return await self._reading(_last_entry, self._store, ledger_id)
+
+    async def extents(self, ledger_id: int, first: int = 0, limit: int = 1000) -> list[Extent]:
+        """In order of their first entry, from the first that begins at `first` or behind it."""
+        return await self._reading(_extents, self._store, ledger_id, first, limit)
+
+    async def ledgers(self, first: int = 0, limit: int = 1000) -> list[int]:
+        """Those that have entries here, in order, from `first` on."""
+        return await self._reading(_ledgers, self._store, first, limit)
+
+    async def flags(self, ledger_id: int) -> LedgerFlags | None:
+        return await self._reading(_flags, self._store, ledger_id)
+
+    async def all_flags(self, first: int = 0, limit: int = 1000) -> list[tuple[int, LedgerFlags]]:
+        """In order of ledgers, from `first` on; tombstones too."""
+        return await self._reading(_all_flags, self._store, first, limit)
+
+    async def mark(self) -> int | None:
+        """Up to which everything is in here; None before the first flush."""
+        return await self._reading(_mark, self._store)
+
+    async def aclose(self) -> None:
+        await self._writing(self._store.close)
+        await self._reading.aclose()
+        await self._writing.aclose()
+
+
+# --- on the lanes -----------------------------------------------------------------------------------------------------
+
+
+def _encoded(extents: list[Extent]) -> list[tuple[bytes, bytes]]:
+    return [(_EXTENT + key, value) for key, value in map(encode, extents)]
+
+
+def _changes(batch: IndexBatch) -> Changes:
+    """All but the extents."""
+    changes = Changes()
+    for ledger_id in batch.deleted_ledgers:
+        changes.removed_ranges.append((_EXTENT + _LEDGER.pack(ledger_id), _EXTENT + _LEDGER.pack(ledger_id + 1)))
+        changes.removed.append(_FLAGS + _LEDGER.pack(ledger_id))
+    changes.removed.extend(_FLAGS + _LEDGER.pack(ledger_id) for ledger_id in batch.dropped_flags)
+    changes.removed.extend(_EXTENT + key_of(extent) for extent in batch.removed)
+    put = changes.put
+    put.extend((_FLAGS + _LEDGER.pack(ledger), encode_flags(ledger, flags)) for ledger, flags in batch.flags.items())
+    if batch.mark is not None:
+        number = _MARK_NUMBER.pack(batch.mark)
+        put.append((_MARK, number + struct.pack("<I", crc32c(number))))
+    return changes
+
+
+def _matching(store: OrderedStore, ledger_id: int, entry_id: int) -> Iterator[Extent]:
+    """From the nearest that begins before the entry downwards: almost always the first one is it."""
+    if not (0 <= ledger_id <= ID_MAX and 0 <= entry_id <= ID_MAX):
+        return
+    last = _EXTENT + _POSITION.pack(ledger_id, entry_id) + _PLACE_MAX
+    first = _EXTENT + _POSITION.pack(ledger_id, max(0, entry_id - SPAN + 1))
+    for key, value in store.descending(last, first):
+        extent = decode(key[1:], value)
+        if extent.holds(entry_id):
+            yield extent
+
+
+def _find(store: OrderedStore, ledger_id: int, entry_id: int) -> Extent | None:
+    return next(_matching(store, ledger_id, entry_id), None)
+
+
+def _find_all(store: OrderedStore, ledger_id: int, entry_id: int) -> list[Extent]:
+    return list(_matching(store, ledger_id, entry_id))
+
+
+def _last_entry(store: OrderedStore, ledger_id: int) -> int | None:
+    """The last extent to begin need not be the last to end; one that begins SPAN before another's end cannot be."""
+    if not 0 <= ledger_id <= ID_MAX:
+        return None
+    found: int | None = None
+    last = _EXTENT + _POSITION.pack(ledger_id, ID_MAX) + _PLACE_MAX
+    for key, value in store.descending(last, _EXTENT + _LEDGER.pack(ledger_id)):
+        extent = decode(key[1:], value)
+        if found is not None and extent.ids[0] + SPAN <= found:
+            break
+        found = extent.ids[-1] if found is None else max(found, extent.ids[-1])
+    return found
+
+
+def _extents(store: OrderedStore, ledger_id: int, first: int, limit: int) -> list[Extent]:
+    if not 0 <= ledger_id <= ID_MAX:
+        return []
+    found: list[Extent] = []
+    begin = _EXTENT + _POSITION.pack(ledger_id, first)
+    for key, value in store.ascending(begin, _EXTENT + _LEDGER.pack(ledger_id + 1)):
+        if len(found) >= limit and key[9:17] != _LEDGER.pack(found[-1].ids[0]):
+            break  # Never between two that begin alike, so that the caller can go on behind the last one's first.
+        found.append(decode(key[1:], value))
+    return found
+
+
+def _ledgers(store: OrderedStore, first: int, limit: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < limit and first <= ID_MAX:
+        begin, end = _EXTENT + _LEDGER.pack(first), _EXTENT + _LEDGER.pack(ID_MAX + 1)
+        entry = next(store.ascending(begin, end), None)
+        if entry is None:
+            break
+        found.append(_LEDGER.unpack_from(entry[0], 1)[0])
+        first = found[-1] + 1
+    return found
+
+
+def _flags(store: OrderedStore, ledger_id: int) -> LedgerFlags | None:
+    if not 0 <= ledger_id <= ID_MAX:
+        return None
+    value = store.get(_FLAGS + _LEDGER.pack(ledger_id))
+    return None if value is None else decode_flags(ledger_id, value)
+
+
+def _all_flags(store: OrderedStore, first: int, limit: int) -> list[tuple[int, LedgerFlags]]:
+    found: list[tuple[int, LedgerFlags]] = []
+    begin, end = _FLAGS + _LEDGER.pack(first), _FLAGS + _LEDGER.pack(ID_MAX + 1)
+    for key, value in store.ascending(begin, end):
+        ledger_id = _LEDGER.unpack_from(key, 1)[0]
+        found.append((ledger_id, decode_flags(ledger_id, value)))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _mark(store: OrderedStore) -> int | None:
+    value = store.get(_MARK)
+    if value is None:
+        return None
+    if len(value) != _MARK_VALUE.size or _MARK_VALUE.unpack(value)[1] != crc32c(value[: _MARK_NUMBER.size]):
+        raise IndexDamagedError(f"location index: its mark has a wrong checksum; {REMEDY}")
+    mark: int = _MARK_VALUE.unpack(value)[0]
+    return mark

@@ -1,0 +1,109 @@
+"""Reads that miss the write caches: from the read cache, or through the index from a log.
+
+One miss at a time for what one read-ahead covers: readers with many reads in flight ask for entries that the first of
+them brings along, so those behind it wait for it and look into the cache again.
+Damage:    if the copy that the index names first is damaged and there is another, that one is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from magnetar.config.storage import StorageConfig
+from magnetar.errors import (
+    DiskError,
+    EntryMissingError,
+    LedgerMissingError,
+    LogDamagedError,
+    StorageDamagedError,
+    StorageError,
+)
+from magnetar.storage.entry_log_format import log_path
+from magnetar.storage.entry_log_reader import EntryLogReader
+from magnetar.storage.extents import BlockPlace, Extent
+from magnetar.storage.location_index import LocationIndex
+from magnetar.storage.read_ahead import LedgerRun, ledger_run
+from magnetar.storage.read_cache import ReadCache
+
+_COMPANY: Final = 256  # Entries behind one that is being fetched, which may come with it.
+
+
+class Reads:
+    def __init__(self, logs: EntryLogReader, index: LocationIndex, config: StorageConfig) -> None:
+        self.cache = ReadCache(config.read_cache_bytes_max)
+        self._logs = logs
+        self._index = index
+        self._read_ahead_bytes = config.read_ahead_bytes
+        self._fetching: dict[int, dict[int, asyncio.Future[None]]] = {}  # Ledger → entry being fetched → its end.
+        self._deletions = 0
+
+    async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """None: the index has no such entry."""
+        ahead = self._fetched_with(ledger_id, entry_id)
+        while ahead is not None:
+            await asyncio.wait([ahead])
+            found = self.cache.get(ledger_id, entry_id)
+            if found is not None:
+                return found
+            ahead = self._fetched_with(ledger_id, entry_id)
+        fetching = self._fetching.setdefault(ledger_id, {})
+        done = fetching[entry_id] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._fetch(ledger_id, entry_id)
+        finally:
+            del fetching[entry_id]
+            if not fetching:
+                self._fetching.pop(ledger_id, None)
+            done.set_result(None)
+
+    def forget(self, ledger_id: int) -> None:
+        self._deletions += 1
+        self.cache.drop(ledger_id)
+
+    def missing(self, ledger_id: int, entry_id: int, *, is_known: bool) -> StorageError:
+        if is_known:
+            return EntryMissingError(f"entry {entry_id} of ledger {ledger_id} is not here")
+        return LedgerMissingError(f"nothing of ledger {ledger_id} is here")
+
+    def _fetched_with(self, ledger_id: int, entry_id: int) -> asyncio.Future[None] | None:
+        for fetched, done in self._fetching.get(ledger_id, {}).items():
+            if fetched <= entry_id < fetched + _COMPANY:
+                return done
+        return None
+
+    async def _fetch(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        extent = await self._index.find(ledger_id, entry_id)
+        if extent is None:
+            return None
+        try:
+            return await self._entry_at(extent, entry_id)
+        except (StorageDamagedError, DiskError) as error:
+            return await self._another_copy(extent.place, ledger_id, entry_id, error)
+
+    async def _another_copy(
+        self, damaged: BlockPlace, ledger_id: int, entry_id: int, first_error: StorageDamagedError | DiskError
+    ) -> memoryview:
+        for extent in await self._index.find_all(ledger_id, entry_id):
+            if extent.place == damaged:
+                continue
+            try:
+                return await self._entry_at(extent, entry_id)
+            except (StorageDamagedError, DiskError):
+                continue
+        raise first_error
+
+    async def _entry_at(self, extent: Extent, entry_id: int) -> memoryview:
+        deletions = self._deletions
+        data, blocks = await self._logs.read_blocks(extent.place, self._read_ahead_bytes)
+        run: LedgerRun = ledger_run(extent.ledger_id, data, blocks)
+        found = run.get(entry_id)
+        if found is None:
+            place = extent.place
+            raise LogDamagedError(
+                f"{log_path(place.log_id)}: the block at {place.offset} lacks entry {entry_id} of ledger "
+                f"{extent.ledger_id}, which the index says is there"
+            )
+        if deletions == self._deletions:  # Else its ledger may be gone, and must not come back.
+            self.cache.put(run)
+        return found

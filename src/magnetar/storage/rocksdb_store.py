@@ -1,0 +1,169 @@
+"""RocksDbStore: the ordered store in production, on RocksDB through rocksdict.
+
+Durable:   one synced write to RocksDB's log per batch. Its own files are flushed and compacted on its own threads.
+Damage:    a torn tail of RocksDB's log is what a crash leaves, and is dropped; any other damage there is an error when
+           it is opened (`tolerate_corrupted_tail_records`; RocksDB's default would silently forget what was synced).
+           Its tables have checksums too, and an iterator that met one tells only when it is asked: so it always is.
+Full disk: RocksDB refuses every write after one that failed, and serves reads. It is closed and opened again before the
+           next try; opening needs room, so whoever tries makes sure of it first (`storage.index_reserve_bytes`).
+Errors:    rocksdict raises plain `Exception` with RocksDB's text, translated here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
+
+from magnetar.errors import (
+    ClosedError,
+    DiskError,
+    DiskFullError,
+    FileLockedError,
+    IndexDamagedError,
+    MagnetarError,
+    SyncFailedError,
+)
+from magnetar.storage.extents import REMEDY
+from magnetar.storage.ordered_store import Changes, OrderedStore
+
+_log = logging.getLogger(__name__)
+
+_WRITE_BUFFER_BYTES = 16 * 2**20  # A batch is a few hundred KiB: a table file every minute or so under full load.
+_BLOCK_CACHE_BYTES = 16 * 2**20
+_OPEN_FILES_MAX = 256
+_INFO_LOGS_MAX = 2  # RocksDB's own diary.
+
+
+class RocksDbStore(OrderedStore):
+    def __init__(self, path: str) -> None:
+        """Blocking: opens or creates the database; replays RocksDB's log."""
+        self._path = path
+        self._write_options = WriteOptions()
+        self._write_options.sync = True
+        self._db: Rdict | None = self._opened()
+        self._is_failed = False
+        self._is_closed = False
+
+    def get(self, key: bytes) -> bytes | None:
+        db = self._usable()
+        try:
+            value: bytes | None = db.get(key)
+        except Exception as error:
+            raise self._translated("read", error) from error
+        return value
+
+    def ascending(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        entries = self._iterator()
+        entries.seek(first)
+        while entries.valid():
+            key = entries.key()
+            if key >= end:
+                return
+            yield key, entries.value()
+            entries.next()
+        self._check(entries)
+
+    def descending(self, last: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        entries = self._iterator()
+        entries.seek_for_prev(last)
+        while entries.valid():
+            key = entries.key()
+            if key < first:
+                return
+            yield key, entries.value()
+            entries.prev()
+        self._check(entries)
+
+    def write(self, changes: Changes) -> None:
+        if self._is_failed:
+            self._reopen()
+        batch = WriteBatch(raw_mode=True)
+        for first, end in changes.removed_ranges:
+            batch.delete_range(first, end)
+        for key in changes.removed:
+            batch.delete(key)
+        for key, value in changes.put:
+            batch.put(key, value)
+        db = self._usable()
+        try:
+            db.write(batch, self._write_options)
+        except Exception as error:
+            self._is_failed = True
+            raise self._translated("write to", error) from error
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._close_db()
+
+    def _reopen(self) -> None:
+        self._close_db()
+        self._db = self._opened()
+        self._is_failed = False
+
+    def _close_db(self) -> None:
+        db, self._db = self._db, None
+        if db is None:
+            return
+        try:
+            db.close()
+        except Exception as error:  # Closed all the same. What it could not write to a table is in its log.
+            _log.warning("closing the location index %s: %s", self._path, error)
+
+    def _opened(self) -> Rdict:
+        try:
+            return Rdict(self._path, _options())
+        except Exception as error:
+            raise self._translated("open", error) from error
+
+    def _usable(self) -> Rdict:
+        if self._is_closed:
+            raise ClosedError(f"the location index {self._path} is closed")
+        if self._db is None:
+            raise DiskError(f"the location index {self._path} could not be opened again after a failed write")
+        return self._db
+
+    def _iterator(self) -> Any:
+        db = self._usable()
+        try:
+            return db.iter()
+        except Exception as error:
+            raise self._translated("read", error) from error
+
+    def _check(self, entries: Any) -> None:
+        """The end of the keys, or of what could be read?"""
+        try:
+            entries.status()
+        except Exception as error:
+            raise self._translated("read", error) from error
+
+    def _translated(self, action: str, error: Exception) -> MagnetarError:
+        return translate(f"cannot {action} the location index {self._path}", str(error))
+
+
+def translate(what: str, reason: str) -> MagnetarError:
+    lower = reason.lower()
+    if "no space left" in lower or "quota exceeded" in lower:
+        return DiskFullError(f"{what}: {reason}; free some room on that device")
+    if "corruption" in lower:
+        return IndexDamagedError(f"{what}: {reason}; {REMEDY}")
+    if "lock" in lower and ("resource temporarily unavailable" in lower or "no locks available" in lower):
+        return FileLockedError(f"{what}: another process has it open; stop it, or use another directory")
+    if "fsync" in lower or "fdatasync" in lower or "while sync" in lower:
+        return SyncFailedError(f"{what}: {reason}; check the device, then restart this process")
+    return DiskError(f"{what}: {reason}")
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_keep_log_file_num(_INFO_LOGS_MAX)
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    options.set_block_based_table_factory(tables)
+    return options

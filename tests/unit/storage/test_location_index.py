@@ -1,0 +1,192 @@
+"""The location index on RocksDB and in memory, and what only RocksDB can get wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.errors import DiskError, DiskFullError, FileLockedError, IndexDamagedError, SyncFailedError
+from magnetar.runtime.system import SystemRuntime
+from magnetar.sim.machine import SimMachine
+from magnetar.storage.location_index import IndexBatch, LocationIndex
+from magnetar.storage.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.open_storage import open_rocksdb_index
+from magnetar.storage.ordered_store import Changes
+from magnetar.storage.rocksdb_store import RocksDbStore, translate
+from magnetar.testing.contracts.location_index import IndexHarness, LocationIndexContract, extents
+
+
+class MemoryHarness(IndexHarness):
+    def __init__(self) -> None:
+        self.image = MemoryImage()
+        self.machine = SimMachine("index")
+        self._open()
+
+    def _open(self) -> None:
+        runtime = self.machine.start()
+        self.index = LocationIndex(MemoryStore(self.image), runtime.offload(name="r"), runtime.offload(name="w"))
+
+    async def restart(self) -> None:
+        await self.index.aclose()
+        self._open()
+
+    async def crash(self) -> None:
+        from magnetar.sim.device import Crash
+
+        self.machine.crash(Crash.POWER_LOSS)
+        self._open()
+
+    async def damage(self, needle: bytes) -> None:
+        for key in self.image.keys:
+            if needle in key:
+                self.image.flip_bit(key, 3)
+
+    def fill_disk(self) -> None:
+        self.image.fail_next_write = DiskFullError("no room")
+
+
+class TestMemoryIndex(LocationIndexContract):
+    @pytest.fixture
+    async def harness(self) -> AsyncIterator[MemoryHarness]:
+        harness = MemoryHarness()
+        yield harness
+        harness.machine.release_dead()
+
+
+class FullOnce:
+    """Stands before a database and lets one write meet a full disk, as RocksDB words it."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def write(self, *_: object) -> None:
+        raise Exception(
+            "IO error: No space left on device: While appending to file: 000004.log: No space left on device"
+        )
+
+
+class RocksDbHarness(IndexHarness):
+    def __init__(self, path: Path, index: LocationIndex) -> None:
+        self.path = path
+        self.index = index
+        self._left: list[LocationIndex] = []
+
+    @property
+    def store(self) -> RocksDbStore:
+        store = self.index._store
+        assert isinstance(store, RocksDbStore)
+        return store
+
+    async def restart(self) -> None:
+        await self.index.aclose()
+        self.index = await open_rocksdb_index(SystemRuntime(), str(self.path))
+
+    async def crash(self) -> None:
+        """A copy of the files while it is open: what a kill would leave."""
+        copy = self.path.with_name("copy")
+        shutil.copytree(self.path, copy)
+        self._left.append(self.index)
+        self.path = copy
+        self.index = await open_rocksdb_index(SystemRuntime(), str(copy))
+
+    async def damage(self, needle: bytes) -> None:
+        found = [(key, value) for key, value in self.store.ascending(b"", b"\xff") if needle in key]
+        assert found
+        for key, value in found:
+            self.store.write(Changes(put=[(key, bytes((value[0] ^ 8, *value[1:])))]))
+
+    def fill_disk(self) -> None:
+        self.store._db = FullOnce(self.store._db)  # type: ignore[assignment]
+
+    async def aclose(self) -> None:
+        for index in (*self._left, self.index):
+            await index.aclose() if not index._reading._closed else None  # type: ignore[attr-defined]
+
+
+class TestRocksDbIndex(LocationIndexContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[RocksDbHarness]:
+        path = tmp_path / "index"
+        harness = RocksDbHarness(path, await open_rocksdb_index(SystemRuntime(), str(path)))
+        yield harness
+        await harness.aclose()
+
+    async def test_second_process_is_told_that_the_index_is_in_use(self, harness: RocksDbHarness) -> None:
+        with pytest.raises(FileLockedError, match="another process has it open"):
+            await open_rocksdb_index(SystemRuntime(), str(harness.path))
+
+    async def test_every_batch_is_synced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """RocksDB counts the syncs of its log itself."""
+        from magnetar.storage import rocksdb_store
+
+        options = rocksdb_store._options()
+        options.enable_statistics()
+        monkeypatch.setattr(rocksdb_store, "_options", lambda: options)
+        store = RocksDbStore(str(tmp_path / "counted"))
+        for number in range(5):
+            store.write(Changes(put=[(b"k%d" % number, b"v")]))
+        synced = [line for line in str(options.get_statistics()).splitlines() if "rocksdb.wal.synced" in line]
+        store.close()
+        assert synced == ["rocksdb.wal.synced COUNT : 5"]
+
+    @pytest.mark.parametrize("suffix", [".log", ".sst"])
+    async def test_flipped_bit_in_a_file_is_an_error_or_changes_nothing(
+        self, harness: RocksDbHarness, tmp_path: Path, suffix: str
+    ) -> None:
+        """But for the one field that makes a record look like a torn tail: the mark is what finds that."""
+        for number in range(1, 6):
+            await harness.index.apply(IndexBatch(extents=extents(7, range(number * 50, number * 50 + 50)), mark=number))
+        if suffix == ".sst":
+            harness.store._db.flush()  # type: ignore[union-attr]
+        (path,) = [path for path in harness.path.iterdir() if path.suffix == suffix and path.stat().st_size]
+        errors = 0
+        for position in range(0, path.stat().st_size, 23 if suffix == ".log" else 41):
+            copy = tmp_path / f"flip-{position}"
+            shutil.copytree(harness.path, copy)
+            damaged = bytearray((copy / path.name).read_bytes())
+            damaged[position] ^= 1
+            (copy / path.name).write_bytes(damaged)
+            errors += await self._is_right_or_an_error(copy)
+            shutil.rmtree(copy)
+        assert errors
+
+    async def _is_right_or_an_error(self, path: Path) -> int:
+        try:
+            index = await open_rocksdb_index(SystemRuntime(), str(path))
+        except (IndexDamagedError, DiskError):
+            return 1
+        try:
+            if await index.mark() != 5:
+                return 1  # `LedgerStorage.open` refuses it: the journal knows of 5.
+            for entry in range(50, 300):
+                found = await index.find(7, entry)
+                assert found is not None
+                assert found.holds(entry)
+            assert await index.find(7, 300) is None
+        except (IndexDamagedError, DiskError):
+            return 1
+        finally:
+            await index.aclose()
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        ("IO error: No space left on device: While appending to file: x", DiskFullError),
+        ("Corruption: block checksum mismatch", IndexDamagedError),
+        ("IO error: While lock file: /x/LOCK: Resource temporarily unavailable", FileLockedError),
+        ("IO error: While fdatasync: /x/000004.log: Input/output error", SyncFailedError),
+        ("IO error: While fsync: /x: Input/output error", SyncFailedError),
+        ("IO error: While open a file: Permission denied", DiskError),
+    ],
+)
+def test_errors_of_the_library_become_ours(reason: str, error: type[Exception]) -> None:
+    assert type(translate("cannot write", reason)) is error
