@@ -17,3 +17,8 @@ def setup_short_command_log(effective: Effective) -> None:
     logging = effective.config.logging
     level = logging.level if "logging.level" in effective.origins else "ERROR"
     setup_logging(level, cast("LogFormat", logging.format), sys.stderr)
+
+
+def setup_server_log(effective: Effective) -> None:
+    logging = effective.config.logging
+    setup_logging(logging.level, cast("LogFormat", logging.format), sys.stderr)

@@ -19,6 +19,7 @@ from magnetar.errors import MagnetarError
 COMMANDS = {
     "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
     "metadata": ("magnetar.cli.metadata", "Initialise and inspect the metadata of a cluster."),
+    "bookie": ("magnetar.cli.bookie", "Run a storage node, and look after it."),
     "dev": ("magnetar.cli.dev", "Servers for development on this machine."),
 }
 """Name → module, and the line that `--help` shows without importing it."""

@@ -1,0 +1,308 @@
+"""Adds: from a run of frames in a receive buffer to the write cache, the journal, and one answer per run.
+
+Hot path:  the run is copied once; the same bytes are what the write cache points into and what the journal writes. When
+           all contexts of a run are known, nothing is checked per entry and nothing is awaited.
+Invariant: an add is answered EOK only from `on_durable`, after the journal has synced its group (deferred sync aside,
+           which its client asked for). An entry that is refused is never journaled, so replay cannot bring it back.
+Order:     what cannot be taken now stays with its connection, which is held; so nothing overtakes it.
+Limits:    in progress (hold), per connection (refuse), journal queue (hold), write cache (hold, then refuse).
+Read next: ledgers.py (contexts), gate.py, journal.py in storage/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from magnetar.bookie.connection import Connection
+from magnetar.bookie.gate import Gate
+from magnetar.bookie.ledgers import Ledger, LedgerTable
+from magnetar.bookie.read_only import ReadOnlySwitch
+from magnetar.errors import MagnetarError
+from magnetar.runtime.disk import Buffer
+from magnetar.storage.frames import ENTRY_OFFSET, add_frame
+from magnetar.storage.journal_format import RecordKind
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.hot_path import (
+    AddRun,
+    encode_add_responses,
+    encode_adds_done,
+    parse_context,
+    scan_adds,
+)
+from magnetar.wire.bookkeeper.messages import AddEntry, AddResponse
+from magnetar.wire.bookkeeper.packet import Flag
+from magnetar.wire.bookkeeper.server import encode_response
+
+log = logging.getLogger(__name__)
+
+_REOPEN_SHARE = 0.8  # A gate opens when this much of its limit is left in use, so that it does not flutter.
+
+
+class EntrySink(Protocol):
+    """The write cache, as adds see it."""
+
+    @property
+    def has_room(self) -> bool: ...
+    def add_run(
+        self, ledger_id: int, chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
+    ) -> None: ...
+
+
+class RecordSink(Protocol):
+    """The journal, as adds see it."""
+
+    @property
+    def has_room(self) -> bool: ...
+    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int: ...
+
+
+class AddLimits(NamedTuple):
+    in_progress_max: int
+    per_connection_max: int
+
+
+class DurableAdds(NamedTuple):
+    """A journal token: these entries of one ledger are durable, tell their writer."""
+
+    connection: Connection
+    ledger_id: int
+    entry_ids: list[int]
+
+
+class DurableAdd(NamedTuple):
+    """A journal token: one entry that came as protobuf."""
+
+    connection: Connection
+    answer: bytes
+
+
+class Adds:
+    def __init__(
+        self,
+        table: LedgerTable,
+        storage: EntrySink,
+        journal: RecordSink,
+        cache_gate: Gate,
+        switch: ReadOnlySwitch,
+        limits: AddLimits,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._table = table
+        self._storage = storage
+        self._journal = journal
+        self._switch = switch
+        self._limits = limits
+        self._now_ms = now_ms
+        self.in_progress = 0
+        self.added = 0
+        self.refused: dict[Code, int] = {}
+        self.busy_gate = Gate()
+        self.journal_gate = Gate()
+        self.cache_gate = cache_gate
+        self._pending: dict[Connection, int] = {}
+        self._loads: dict[asyncio.Task[None], None] = {}
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def on_run(self, connection: Connection, buffer: Buffer, start: int, run: AddRun) -> bool:
+        if self._must_wait(connection):
+            return False
+        find = self._table.find_context
+        ledgers = [find(context) for context in run.contexts]
+        may_pass = not (self._switch.is_read_only or self.cache_gate.refuses)
+        if None in ledgers or not may_pass or not self._has_quota(connection, len(run.entry_ids)):
+            return self._admit_one_by_one(connection, buffer, run)
+        self._accept(connection, bytes(memoryview(buffer)[start : run.end]), start, run, ledgers)
+        return True
+
+    def _accept(
+        self, connection: Connection, chunk: bytes, base: int, run: AddRun, ledgers: list[Ledger | None]
+    ) -> None:
+        """Every entry of the run, which stands in the chunk from `base` on."""
+        offsets = [offset - base for offset in run.offsets] if base else run.offsets
+        if len(ledgers) == 1:  # By far the most common: one writer, one ledger.
+            parts = [(ledgers[0], run.entry_ids, offsets, run.lengths, run.lacs)]
+        else:
+            bounds = [*run.firsts, len(run.entry_ids)]
+            parts = [
+                (ledger, run.entry_ids[a:b], offsets[a:b], run.lengths[a:b], run.lacs[a:b])
+                for ledger, a, b in zip(ledgers, bounds, bounds[1:], strict=False)
+            ]
+        now_ms = self._now_ms()
+        tokens = []
+        for ledger, entry_ids, part_offsets, lengths, lacs in parts:
+            assert ledger is not None
+            self._storage.add_run(ledger.id, chunk, entry_ids, part_offsets, lengths)
+            ledger.move_lac(max(lacs), now_ms)
+            tokens.append(DurableAdds(connection, ledger.id, entry_ids))
+        self._begin(connection, len(run.entry_ids))
+        self._journal.submit(RecordKind.ADDS, (chunk,), tokens)
+
+    def on_add(self, connection: Connection, request: AddEntry) -> bool:
+        """One add that is not a compact frame; it is stored in the same form."""
+        if self._must_wait(connection):
+            return False
+        ledger = self._table.find(request.ledger_id)
+        if ledger is None:
+            self._load(connection, [request.ledger_id])
+            return False
+        code = self._check(connection, ledger, request.master_key, request.recovery, request.high_priority)
+        if code is Code.EOK:
+            self._accept_one(connection, request, ledger)
+        else:
+            self.refused[code] = self.refused.get(code, 0) + 1
+            connection.send((_answer(request, code),))
+        return True
+
+    def _accept_one(self, connection: Connection, request: AddEntry, ledger: Ledger) -> None:
+        self._table.learn_key(ledger, request.master_key)
+        chunk = add_frame(request.master_key, request.body)
+        (lac,) = scan_adds(chunk, 0, len(chunk)).lacs
+        self._storage.add_run(ledger.id, chunk, [request.entry_id], [ENTRY_OFFSET], [len(request.body)])
+        ledger.move_lac(lac, self._now_ms())
+        answer = _answer(request, Code.EOK)
+        self._begin(connection, 1)
+        if request.deferred_sync:
+            connection.send((answer,))
+            answer = b""
+        self._journal.submit(RecordKind.ADDS, (chunk,), [DurableAdd(connection, answer)])
+
+    # --- what goes out ------------------------------------------------------------------------------------------------
+
+    def on_durable(self, tokens: Iterable[DurableAdds | DurableAdd]) -> None:
+        for token in tokens:
+            if isinstance(token, DurableAdds):
+                connection, ledger_id, entry_ids = token
+                connection.send((encode_adds_done(ledger_id, entry_ids),), len(entry_ids))
+                self._end(connection, len(entry_ids))
+            else:
+                if token.answer:
+                    token.connection.send((token.answer,))
+                self._end(token.connection, 1)
+
+    def on_group_written(self) -> None:
+        """Once per journal group, behind its answers."""
+        if self.in_progress <= self._limits.in_progress_max * _REOPEN_SHARE:
+            self.busy_gate.open()
+        if self._journal.has_room:
+            self.journal_gate.open()
+
+    def on_closed(self, connection: Connection) -> None:
+        self._pending.pop(connection, None)
+        for gate in (self.busy_gate, self.journal_gate, self.cache_gate):
+            gate.forget(connection)
+
+    async def aclose(self) -> None:
+        loads = list(self._loads)
+        for load in loads:
+            load.cancel()
+        if loads:
+            await asyncio.wait(loads)
+
+    # --- the slow way -------------------------------------------------------------------------------------------------
+
+    def _admit_one_by_one(self, connection: Connection, buffer: Buffer, run: AddRun) -> bool:
+        """Some context is new, or not everything may pass: each stretch of one context is decided by itself."""
+        ledger_ids = [parse_context(context).ledger_id for context in run.contexts]
+        missing = [ledger_id for ledger_id in ledger_ids if self._table.find(ledger_id) is None]
+        if missing:
+            self._load(connection, missing)
+            return False
+        bounds = [*run.firsts, len(run.entry_ids)]
+        for context, a, b in zip(run.contexts, bounds, bounds[1:], strict=False):
+            self._decide(connection, buffer, context, _slice(run, a, b))
+        return True
+
+    def _decide(self, connection: Connection, buffer: Buffer, context: bytes, run: AddRun) -> None:
+        ledger_id, master_key, flags = parse_context(context)
+        ledger = self._table.find(ledger_id)
+        assert ledger is not None, "loaded before"
+        recovery, high_priority = bool(flags & Flag.RECOVERY_ADD), bool(flags & Flag.HIGH_PRIORITY)
+        count = len(run.entry_ids)
+        code = self._check(connection, ledger, master_key, recovery, high_priority, count)
+        if code is Code.EOK:
+            self._table.admit(context)
+            start = run.offsets[0] - ENTRY_OFFSET
+            self._accept(connection, bytes(memoryview(buffer)[start : run.end]), start, run, [ledger])
+            return
+        self.refused[code] = self.refused.get(code, 0) + count
+        connection.send((encode_add_responses([ledger_id] * count, run.entry_ids, [code] * count),), count)
+
+    def _check(
+        self,
+        connection: Connection,
+        ledger: Ledger,
+        master_key: bytes,
+        recovery: bool,
+        high_priority: bool,
+        count: int = 1,
+    ) -> Code:
+        if self._switch.is_read_only and not (high_priority and self._switch.takes_high_priority):
+            return Code.EREADONLY
+        if self.cache_gate.refuses or not self._has_quota(connection, count):
+            return Code.ETOOMANYREQUESTS
+        return ledger.check_add(master_key, recovery=recovery)
+
+    def _load(self, connection: Connection, ledger_ids: list[int]) -> None:
+        """The connection waits meanwhile and offers the same again: the order of its requests is kept."""
+        connection.hold()
+
+        async def load() -> None:
+            try:
+                for ledger_id in ledger_ids:
+                    await self._table.load(ledger_id)
+            except MagnetarError as error:  # Storage cannot tell what it knows: no answer is better than a guess.
+                log.error("a ledger cannot be loaded", extra={"ledgers": ledger_ids, "why": str(error)})
+                connection.abort()
+            finally:
+                connection.release()
+
+        task = asyncio.get_running_loop().create_task(load(), name="load ledgers for adds")
+        self._loads[task] = None
+        task.add_done_callback(lambda done: self._loads.pop(done))
+
+    # --- counting -----------------------------------------------------------------------------------------------------
+
+    def _has_quota(self, connection: Connection, count: int) -> bool:
+        return self._pending.get(connection, 0) + count <= self._limits.per_connection_max
+
+    def _begin(self, connection: Connection, count: int) -> None:
+        self.in_progress += count
+        self.added += count
+        self._pending[connection] = self._pending.get(connection, 0) + count
+
+    def _end(self, connection: Connection, count: int) -> None:
+        self.in_progress -= count
+        left = self._pending.get(connection, 0) - count
+        if left > 0:
+            self._pending[connection] = left
+        else:
+            self._pending.pop(connection, None)
+
+    def _must_wait(self, connection: Connection) -> bool:
+        """Holds the connection if so."""
+        if self.in_progress >= self._limits.in_progress_max:
+            self.busy_gate.shut()
+        if not self._journal.has_room:
+            self.journal_gate.shut()
+        if not self._storage.has_room:
+            self.cache_gate.shut()
+        for gate in (self.busy_gate, self.journal_gate, self.cache_gate):
+            if gate.is_shut and not gate.refuses:
+                gate.wait(connection)
+                return True
+        return False
+
+
+def _slice(run: AddRun, a: int, b: int) -> AddRun:
+    end = run.offsets[b - 1] + run.lengths[b - 1]
+    return AddRun(end, run.entry_ids[a:b], run.lacs[a:b], run.offsets[a:b], run.lengths[a:b], [0], [])
+
+
+def _answer(request: AddEntry, code: Code) -> bytes:
+    return encode_response(
+        AddResponse(code, request.ledger_id, request.entry_id, version=request.version, txn_id=request.txn_id)
+    )

@@ -1,0 +1,325 @@
+"""The bookie: its parts put together, started in an order that is safe, and ended in the opposite one.
+
+Start:     lock the directories → bind the port → check the cookies → open storage → replay the journal → measure the
+           disks → listen → register. No client is heard before the bookie knows all it knew before, and none finds it
+           before it can serve.
+End:       unregister → stop listening → answer what was taken → flush → move the mark → close. A kill at any line
+           leaves what replay mends.
+Failure:   a journal that fails, a flush that fails for another reason than a full disk, a registration that is lost
+           for good: the bookie stops (`wait_failed`), and nothing more is acknowledged.
+Read next: connection.py, requests.py, adds.py; docs/bookie.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from magnetar.bookie.adds import AddLimits, Adds
+from magnetar.bookie.connection import Connection, ConnectionCounters
+from magnetar.bookie.directories import DirectoryLayout, open_directories
+from magnetar.bookie.disk_watch import DiskWatch
+from magnetar.bookie.fencing import Fencing
+from magnetar.bookie.gate import Gate
+from magnetar.bookie.http import Health, ObservationServer
+from magnetar.bookie.identity import establish, port_to_bind
+from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.metrics import observe_bookie
+from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch, read_operator_status
+from magnetar.bookie.reads import ReadLimits, Reads
+from magnetar.bookie.records import Records
+from magnetar.bookie.registration import Registration
+from magnetar.bookie.replay import Replay
+from magnetar.bookie.requests import Requests
+from magnetar.config.bookie import NO_HTTP
+from magnetar.config.root import Config
+from magnetar.errors import ConfigError, DiskFullError, MagnetarError
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.disk import Disk, DiskUsage
+from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.runtime import Runtime
+from magnetar.storage.journal import Journal
+from magnetar.storage.journal_mark import JournalMark
+from magnetar.storage.ledger_storage import LedgerStorage
+from magnetar.storage.open_storage import open_storage
+
+log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS_MAX = 10.0  # For answers to what was taken; longer than any sync, shorter than a client's patience.
+_FULL_DISK_RETRY_S = 1.0
+_BACKLOG = 1024  # Connections that wait to be accepted: all brokers of a cluster at once, after a restart.
+
+
+class Bookie:
+    """Made by `open`, which returns when clients can find it; ended by `aclose`. Does not own the metadata store."""
+
+    def __init__(self, config: Config, runtime: Runtime, store: MetadataStore, metrics: Metrics) -> None:
+        """For `open` only."""
+        self._config = config
+        self._runtime = runtime
+        self._store = store
+        self.metrics = metrics
+        self.http_port: int | None = None
+        self.counters = ConnectionCounters()
+        self.switch = ReadOnlySwitch()
+        self._closing = contextlib.AsyncExitStack()
+        self._failed: asyncio.Future[MagnetarError] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._registration: Registration | None = None
+
+    @classmethod
+    async def open(
+        cls, config: Config, runtime: Runtime, store: MetadataStore, metrics: Metrics, *, base: str
+    ) -> Bookie:
+        """`base` is what relative directories are relative to."""
+        bookie = cls(config, runtime, store, metrics)
+        try:
+            await bookie._start(base)
+        except BaseException:
+            await bookie.aclose()
+            raise
+        return bookie
+
+    @property
+    def bookie_id(self) -> str:
+        return self.identity.bookie_id
+
+    @property
+    def port(self) -> int:
+        return self.identity.port
+
+    async def wait_failed(self) -> MagnetarError:
+        """Returns when the bookie cannot go on; the owner closes it and says why."""
+        return await asyncio.shield(self._failed)
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    async def _start(self, base: str) -> None:
+        layout = DirectoryLayout.from_config(self._config.bookie, base=base)
+        self._directories = await open_directories(self._runtime, layout)
+        self._closing.push_async_callback(self._directories.aclose)
+        server = await self._bind()
+        paths = BookKeeperPaths(self._config.metadata.ledgers_root)
+        port = int(server.sockets[0].getsockname()[1])
+        self.identity = await establish(self._directories, self._store, paths, self._config.bookie, port=port)
+        await self._open_storage(layout)
+        await self._watch_disks()
+        await self._serve_http()
+        await server.start_serving()
+        self._closing.push_async_callback(self._drain)
+        await self._register(paths)
+        self._spawn(self._flush_for_ever(), "bookie-flush")
+        self._spawn(self._open_cache_gate(), "bookie-room")
+        self._spawn(self._follow_failures(), "bookie-failures")
+
+    async def _bind(self) -> asyncio.Server:
+        config = self._config.bookie
+        wait_s = config.unwritable_wait_ms / 1000
+        port = await port_to_bind(self._directories, config)
+
+        def accept() -> Connection:
+            connection = Connection(self._requests, self.counters, unwritable_wait_s=wait_s)
+            self._requests.connections[connection] = None
+            return connection
+
+        server = await asyncio.get_running_loop().create_server(
+            accept, config.listens_on, port, backlog=_BACKLOG, start_serving=False
+        )
+        self._server = server
+        self._closing.callback(server.close)
+        return server
+
+    async def _open_storage(self, layout: DirectoryLayout) -> None:
+        mark_disks = {directory.path: directory.disk for directory in self._directories.ledger}
+        self._mark = await JournalMark.open(mark_disks)
+        self._journal: Journal | None = None
+        mark = self._mark.sequence
+        self._storage = await open_storage(
+            self._runtime,
+            layout.ledger,
+            self._config.storage,
+            submitted=lambda: self._journal.last_sequence if self._journal is not None else mark,
+            journal_mark=mark,
+        )
+        self._closing.push_async_callback(self._storage.aclose)
+        self._wire(self._storage)
+        await self._open_journal(layout, self._storage, mark)
+
+    async def _open_journal(self, layout: DirectoryLayout, storage: LedgerStorage, mark: int) -> None:
+        if len(layout.journal) > 1:
+            raise ConfigError("bookie.journal_dirs names several directories, but one journal is written: name one")
+        disk = self._runtime.disk(layout.journal[0], name="journal")
+        self._closing.push_async_callback(disk.aclose)
+        replay = Replay(storage)
+        self._journal = await Journal.open(
+            disk,
+            self._config.journal,
+            mark,
+            replay.deliver,
+            entropy=self._runtime.entropy,
+            on_durable=self._records.on_durable,
+            on_failed=self._fail,
+        )
+        self._closing.push_async_callback(self._journal.aclose)
+        await replay.finish()
+        if replay.records:
+            log.info("journal replayed", extra={"records": replay.records, "entries": replay.entries})
+
+    def _wire(self, storage: LedgerStorage) -> None:
+        config, entropy = self._config.bookie, self._runtime.entropy
+        self.table = LedgerTable(storage)
+        self._records = Records(self._the_journal)
+        cache_gate = Gate(config.max_throttle_ms / 1000)
+        add_limits = AddLimits(config.adds_in_progress_max, config.pending_adds_per_writer_max)
+        self.adds = Adds(self.table, storage, self._records, cache_gate, self.switch, add_limits, entropy.wall_ms)
+        self._records.adds = self.adds
+        read_limits = ReadLimits(config.reads_in_progress_max, config.pending_reads_per_reader_max)
+        self.reads = Reads(self.table, storage, read_limits)
+        self.fencing = Fencing(self.table, self._records)
+        self._requests = Requests(
+            self.table, storage, self._records, self.adds, self.reads, self.fencing, self._usage, entropy.wall_ms
+        )
+        self._closing.push_async_callback(self.table.aclose)
+        self._closing.push_async_callback(self.adds.aclose)
+        self._closing.push_async_callback(self.reads.aclose)
+
+    def _the_journal(self) -> Journal:
+        assert self._journal is not None, "nothing is served before the journal is open"
+        return self._journal
+
+    async def _watch_disks(self) -> None:
+        self.disk_watch = DiskWatch(self._directories.all, self._config.bookie, self.switch)
+        self.switch.set(ReadOnlyReason.CONFIGURED, self._config.bookie.force_read_only)
+        self.switch.set(ReadOnlyReason.OPERATOR, await read_operator_status(self._directories))
+        await self.disk_watch.check()
+        self.disk_watch.start()
+        self._closing.push_async_callback(self.disk_watch.aclose)
+
+    async def _serve_http(self) -> None:
+        observe_bookie(self.metrics, self)
+        if self._config.bookie.http_port == NO_HTTP:
+            return
+        server = ObservationServer(self.metrics, self.health)
+        self.http_port = await server.start(self._config.bookie.listens_on, self._config.bookie.http_port)
+        self._closing.push_async_callback(server.aclose)
+
+    async def _register(self, paths: BookKeeperPaths) -> None:
+        host = self._config.bookie.reached_at
+        endpoints = [Endpoint(id="bookie", host=host, port=self.port, protocol=BOOKIE_RPC)]
+        if self.http_port is not None:
+            endpoints.append(Endpoint(id="httpserver", host=host, port=self.http_port, protocol="http"))
+        self._registration = Registration(
+            self._store,
+            paths,
+            self.identity.bookie_id,
+            BookieServiceInfo(tuple(endpoints)),
+            read_only=self.switch.is_read_only,
+        )
+        self.switch.listen(self._registration.set_read_only)
+        await self._registration.start()
+        self._closing.push_async_callback(self._registration.aclose)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await self._storage.wait_flush_due()
+            try:
+                await self.flush()
+            except DiskFullError as error:
+                log.error("nothing can be flushed", extra={"why": str(error)})
+                await asyncio.sleep(_FULL_DISK_RETRY_S)
+
+    async def flush(self) -> None:
+        """Write cache to entry logs and index, then the mark, then old journal files."""
+        mark = await self._storage.flush()
+        if mark > self._mark.sequence:
+            await self._mark.move(mark)
+            await self._the_journal().forget_through(mark)
+
+    async def _open_cache_gate(self) -> None:
+        """Room in the write cache comes when the caches are swapped, which no journal group announces."""
+        while True:
+            await self.adds.cache_gate.wait_shut()
+            while not await self._storage.wait_for_room():
+                log.warning("the write cache is full and the disk is slow: adds are refused")
+            self.adds.cache_gate.open()
+
+    async def _follow_failures(self) -> None:
+        assert self._registration is not None
+        watched = [
+            asyncio.ensure_future(self._registration.wait_failed()),
+            asyncio.ensure_future(self.disk_watch.wait_failed()),
+        ]
+        try:
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            for future in done:
+                self._fail(future.result())
+        finally:
+            for future in watched:
+                future.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("a part of the bookie failed", extra={"part": task.get_name()}, exc_info=error)
+        self._fail(error if isinstance(error, MagnetarError) else MagnetarError(f"{task.get_name()}: {error!r}"))
+
+    def _fail(self, error: MagnetarError) -> None:
+        if not self._failed.done():
+            self._failed.set_result(error)
+
+    async def _usage(self) -> DiskUsage:
+        """Room for entries: over all ledger directories, each device once."""
+        disks: list[Disk] = [directory.disk for directory in self._directories.ledger]
+        usages = dict.fromkeys([await disk.usage() for disk in disks])
+        return DiskUsage(sum(usage.total_bytes for usage in usages), sum(usage.free_bytes for usage in usages))
+
+    def health(self) -> Health:
+        failed = self._failed.done()
+        return Health(
+            not failed,
+            {
+                "bookie_id": self.bookie_id,
+                "read_only": self.switch.is_read_only,
+                "reasons": [reason.value for reason in self.switch.reasons],
+                "registration": self._registration.state.value if self._registration is not None else "starting",
+                "failure": str(self._failed.result()) if failed else None,
+            },
+        )
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """No new connections; what was taken is answered, then the connections are closed and everything is flushed."""
+        self._server.close()
+        for connection in list(self._requests.connections):
+            connection.hold()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS_MAX):
+                while self.adds.in_progress and not self._failed.done():
+                    await self._records.write_nothing()
+        for connection in list(self._requests.connections):
+            connection.close()
+        if not self._failed.done():
+            await self.flush()
+
+    async def aclose(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._closing.aclose()
+        if not self._failed.done():
+            self._failed.cancel()

@@ -1,0 +1,249 @@
+"""One client's connection: bytes in, whole runs of requests out; answers in, one write per turn of the loop out.
+
+Reading:   into one buffer that is used again and again. All frames of one read are handled before the next one; what is
+           left of an incomplete frame stays where it is until there is no room behind it. The buffer grows only for a
+           frame that is larger than it, and never beyond the frame limit.
+Holding:   whoever cannot take more requests holds the connection: the socket is not read, so that TCP slows the client
+           down, and what was read already waits in the buffer. Several may hold it; the last one to let go resumes it.
+Writing:   answers of one turn leave in one write. While the client does not read them, the connection holds itself;
+           after `unwritable_wait_ms` its answers are dropped and counted, so a client that never reads costs no memory.
+Order:     requests are handed on in their order; answers leave in the order in which they were sent.
+Read next: requests.py (what becomes of a request), docs/bookie.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from magnetar.errors import RemoteProtocolError
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, Buffer, frame_end
+from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun
+from magnetar.wire.bookkeeper.messages import AnyRequest, Refusal
+from magnetar.wire.bookkeeper.server import RequestDecoder
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 256 * 1024  # One read of a busy socket brings about this much; more would only be touched in vain.
+UNSENT_BYTES_MAX = 32 * 2**20  # Answers that wait for a client that does not read; beyond this they are dropped.
+
+
+class Handler(Protocol):
+    """Takes what a connection received. Called on the loop; never blocks. The buffer is only lent.
+
+    False: not taken, and the connection is held; the same is offered again when it is released.
+    """
+
+    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool: ...
+    def on_reads(self, connection: Connection, run: ReadRun) -> bool: ...
+    def on_request(self, connection: Connection, request: AnyRequest) -> bool: ...
+    def on_closed(self, connection: Connection) -> None: ...
+
+
+@dataclass(slots=True)
+class ConnectionCounters:
+    """Of all connections of a bookie together."""
+
+    opened: int = 0
+    closed: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    refused: int = 0
+    """Requests that were answered as malformed or unsupported."""
+    broken: int = 0
+    """Connections closed because the client broke the protocol."""
+    dropped_answers: int = 0
+    """Of clients that did not read them in time."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, handler: Handler, counters: ConnectionCounters, *, unwritable_wait_s: float) -> None:
+        self._handler = handler
+        self._counters = counters
+        self._unwritable_wait_s = unwritable_wait_s
+        self._decoder = RequestDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._start = 0  # What is not handled yet stands from here …
+        self._end = 0  # … to here.
+        self._holds = 0
+        self._parsing = False
+        self._unsent: list[Buffer] = []
+        self._unsent_bytes = 0
+        self._unsent_answers = 0
+        self._flush_is_due = False
+        self._writable = True
+        self._dropping = False
+        self._give_up: asyncio.TimerHandle | None = None
+        self.closed = asyncio.Event()
+
+    # --- the transport's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class.
+        self._counters.opened += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # The client is gone, for whatever reason.
+        self._counters.closed += 1
+        self._transport = None
+        self._forget_unsent()
+        self._cancel_give_up()
+        self.closed.set()
+        self._handler.on_closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            self._make_room()
+        return memoryview(self._buffer)[self._end :]
+
+    def _make_room(self) -> None:
+        """Moves what is not handled yet to the front, into a larger buffer if it needs one.
+
+        Whole frames may stand there too, if the connection is held: a transport that was told to stop may have had
+        one more read under way.
+        """
+        rest = bytes(memoryview(self._buffer)[self._start : self._end])
+        whole = frame_end(rest, 0, len(rest), FRAME_BYTES_MAX) or 0  # Refused already if it exceeds the limit.
+        if max(whole, len(rest)) >= len(self._buffer):
+            self._buffer = bytearray(max(whole, len(rest)) + RECEIVE_BYTES)
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._counters.received_bytes += nbytes
+        self._end += nbytes
+        self._handle_received()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self.hold()
+        self._give_up = self._loop.call_later(self._unwritable_wait_s, self._begin_dropping)
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._dropping = False
+        self._cancel_give_up()
+        self._flush_later()
+        self.release()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _handle_received(self) -> None:
+        if self._parsing:  # A handler let go of the connection while it was being served.
+            return
+        self._parsing = True
+        try:
+            while self._start < self._end and not self._holds and self._transport is not None:
+                if not self._handle_next():
+                    break
+        except RemoteProtocolError as error:
+            self._counters.broken += 1
+            log.warning("connection closed: the client broke the protocol", extra={"why": str(error)})
+            self.abort()
+        finally:
+            self._parsing = False
+
+    def _handle_next(self) -> bool:
+        """One run or one request; False if the next one is not whole yet, or nobody takes it now."""
+        buffer, start, end = self._buffer, self._start, self._end
+        adds = self._decoder.scan_adds(buffer, start, end)
+        if adds.entry_ids:
+            return self._handled(self._handler.on_adds(self, buffer, start, adds), adds.end)
+        reads = self._decoder.scan_reads(buffer, start, end)
+        if reads.entry_ids:
+            return self._handled(self._handler.on_reads(self, reads), reads.end)
+        decoded = self._decoder.decode(buffer, start, end)
+        if decoded is None:
+            return False
+        request, following = decoded
+        if isinstance(request, Refusal):
+            self._counters.refused += 1
+            self.send((request.answer,))
+            return self._handled(True, following)
+        return self._handled(self._handler.on_request(self, request), following)
+
+    def _handled(self, taken: bool, following: int) -> bool:
+        if taken:
+            self._start = following
+        else:
+            assert self._holds or self._transport is None, "what is not taken must be offered again"
+        return taken
+
+    def hold(self) -> None:
+        """No more requests are taken from this client until `release`."""
+        self._holds += 1
+        if self._holds == 1 and self._transport is not None:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        assert self._holds > 0, "released more often than held"
+        self._holds -= 1
+        if self._holds == 0 and self._transport is not None:
+            self._transport.resume_reading()
+            if self._start < self._end:
+                self._loop.call_soon(self._handle_received)  # Not from inside whoever lets go.
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def send(self, parts: Sequence[Buffer], answers: int = 1) -> None:
+        """Joins this turn's write. The parts may not change any more."""
+        if self._transport is None:
+            return
+        if self._dropping or self._unsent_bytes > UNSENT_BYTES_MAX:
+            self._counters.dropped_answers += answers
+            return
+        self._unsent += parts
+        self._unsent_bytes += sum(map(len, parts))
+        self._unsent_answers += answers
+        if self._writable:
+            self._flush_later()
+
+    def _flush_later(self) -> None:
+        if self._unsent and not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._transport is None or not self._unsent or not self._writable:
+            return
+        unsent, self._unsent = self._unsent, []
+        self._counters.sent_bytes += self._unsent_bytes
+        self._unsent_bytes = self._unsent_answers = 0
+        self._transport.writelines(unsent)
+
+    def _begin_dropping(self) -> None:
+        self._dropping = True
+        self._counters.dropped_answers += self._unsent_answers
+        self._forget_unsent()
+        log.warning("answers are dropped: the client does not read them")
+
+    def _forget_unsent(self) -> None:
+        self._unsent.clear()
+        self._unsent_bytes = self._unsent_answers = 0
+
+    def _cancel_give_up(self) -> None:
+        if self._give_up is not None:
+            self._give_up.cancel()
+            self._give_up = None
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Closes at once; nothing more is handled or sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Closes when what was sent has left."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()

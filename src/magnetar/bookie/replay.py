@@ -1,0 +1,63 @@
+"""Replay: what the journal holds beyond the mark goes back to where it was before the crash.
+
+Entries go to the write cache at once. Flags are gathered and applied when the journal has been read to its end: to know
+the old ones, the index must be asked, and replay does not wait. Nothing is served before both are done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from magnetar.storage.frames import by_ledger, scan_frames
+from magnetar.storage.journal_format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence
+from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
+from magnetar.storage.ledger_storage import LedgerStorage
+from magnetar.wire.bookkeeper.hot_path import parse_context
+
+Change = Callable[[LedgerFlags], LedgerFlags]
+
+
+class Replay:
+    def __init__(self, storage: LedgerStorage) -> None:
+        self._storage = storage
+        self._changes: dict[int, list[Change]] = {}
+        self._keys: dict[int, bytes] = {}
+        self.records = 0
+        self.entries = 0
+
+    def deliver(self, record: JournalRecord) -> None:
+        self.records += 1
+        match record.kind:
+            case RecordKind.ADDS:
+                self._add(bytes(record.body), f"journal record {record.sequence}")
+            case RecordKind.FENCE:
+                fence = decode_fence(record.body)
+                self._change(fence.ledger_id, fence.master_key, lambda flags: dataclasses.replace(flags, fenced=True))
+            case RecordKind.EXPLICIT_LAC:
+                lac = decode_explicit_lac(record.body)
+                self._change(
+                    lac.ledger_id, lac.master_key, lambda flags: dataclasses.replace(flags, explicit_lac=lac.body)
+                )
+
+    def _add(self, chunk: bytes, where: str) -> None:
+        run = scan_frames(chunk, where)
+        self.entries += len(run.entry_ids)
+        for ledger_id, a, b in by_ledger(run):
+            self._storage.add_run(ledger_id, chunk, run.entry_ids[a:b], run.offsets[a:b], run.lengths[a:b])
+        for context in run.contexts:
+            ledger_id, master_key, _ = parse_context(context)
+            self._keys.setdefault(ledger_id, master_key)
+
+    def _change(self, ledger_id: int, master_key: bytes, change: Change) -> None:
+        self._keys.setdefault(ledger_id, master_key)
+        self._changes.setdefault(ledger_id, []).append(change)
+
+    async def finish(self) -> None:
+        for ledger_id, master_key in self._keys.items():
+            known = await self._storage.get_flags(ledger_id) or NO_FLAGS
+            changed = known if known.master_key is not None else dataclasses.replace(known, master_key=master_key)
+            for change in self._changes.get(ledger_id, ()):
+                changed = change(changed)
+            if changed != known:
+                self._storage.set_flags(ledger_id, changed)

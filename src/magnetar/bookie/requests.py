@@ -1,0 +1,255 @@
+"""What becomes of a request: runs go straight to adds and reads, everything else to its handler here.
+
+A handler is a coroutine that returns the answer. It runs as a task of `Reads`, and so counts as a read in progress:
+none of these is on the hot path, and none may pile up without a bound.
+Read next: adds.py, reads.py, fencing.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from magnetar.bookie.adds import Adds
+from magnetar.bookie.connection import Connection
+from magnetar.bookie.fencing import Fencing
+from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.long_poll import wait_for_lac
+from magnetar.bookie.reads import Reads
+from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
+from magnetar.runtime.disk import Buffer, DiskUsage
+from magnetar.storage.journal_format import ExplicitLac, RecordKind, encode_explicit_lac
+from magnetar.storage.ledger_flags import NO_FLAGS
+from magnetar.wire.bookkeeper.availability import encode_availability
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.messages import (
+    FREE_DISK_SPACE,
+    TOTAL_DISK_CAPACITY,
+    AddEntry,
+    AnyRequest,
+    AnyResponse,
+    Auth,
+    AuthResponse,
+    BatchRead,
+    BatchReadResponse,
+    ForceLedger,
+    ForceLedgerResponse,
+    GetBookieInfo,
+    GetBookieInfoResponse,
+    ListEntries,
+    ListEntriesResponse,
+    ReadEntry,
+    ReadLac,
+    ReadLacResponse,
+    ReadResponse,
+    StartTls,
+    WriteLac,
+    WriteLacResponse,
+    failure,
+)
+from magnetar.wire.bookkeeper.packet import LAST_ENTRY
+from magnetar.wire.bookkeeper.server import response_parts
+
+_LAC_OF_ENTRY = struct.Struct(">q")
+_LAC_OFFSET = 16  # In a stored entry, behind ledger id and entry id.
+_BATCH_BYTES_MAX = 5 * 2**20  # A batch is one frame.
+
+
+class Storage(Protocol):
+    async def read_range(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Sequence[Buffer]: ...
+    async def last_entry(self, ledger_id: int) -> int | None: ...
+    async def list_entries(self, ledger_id: int) -> Sequence[int]: ...
+
+
+class Journal(Protocol):
+    async def wait_for_room(self) -> None: ...
+    async def write(self, kind: RecordKind, chunks: Sequence[Buffer]) -> None:
+        """Returns when the record is durable."""
+        ...
+
+    async def write_nothing(self) -> None:
+        """Returns when everything that was submitted before is durable."""
+        ...
+
+
+class Requests:
+    """The handler of every connection of a bookie."""
+
+    def __init__(
+        self,
+        table: LedgerTable,
+        storage: Storage,
+        journal: Journal,
+        adds: Adds,
+        reads: Reads,
+        fencing: Fencing,
+        usage: Callable[[], Awaitable[DiskUsage]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._table = table
+        self._storage = storage
+        self._journal = journal
+        self._adds = adds
+        self._reads = reads
+        self._fencing = fencing
+        self._usage = usage
+        self._now_ms = now_ms
+        self.connections: dict[Connection, None] = {}
+        self.on_adds = adds.on_run
+        self.on_reads = reads.on_run
+        self._handlers: dict[type[AnyRequest], Callable[[Any], Awaitable[AnyResponse]]] = {
+            ReadEntry: self._read,
+            BatchRead: self._batch_read,
+            ReadLac: self._read_lac,
+            WriteLac: self._write_lac,
+            ForceLedger: self._force,
+            GetBookieInfo: self._bookie_info,
+            ListEntries: self._list_entries,
+            Auth: self._auth,
+            StartTls: self._start_tls,
+        }
+
+    def on_request(self, connection: Connection, request: AnyRequest) -> bool:
+        if isinstance(request, AddEntry):
+            return self._adds.on_add(connection, request)
+        if self._reads.must_wait(connection):
+            return False
+        if self._reads.is_over_quota(connection):
+            connection.send(response_parts(failure(request, Code.ETOOMANYREQUESTS)))
+            return True
+        self._reads.spawn(connection, self._serve(connection, request))
+        return True
+
+    def on_closed(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        self._adds.on_closed(connection)
+        self._reads.on_closed(connection)
+
+    async def _serve(self, connection: Connection, request: AnyRequest) -> None:
+        try:
+            answer = await self._handlers[type(request)](request)
+        except MagnetarError:
+            answer = failure(request, Code.EIO)
+        connection.send(response_parts(answer))
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    async def _read(self, request: ReadEntry) -> AnyResponse:
+        if request.fence:
+            assert request.master_key is not None, "the decoder refuses a fencing read without a key"
+            code = await self._fencing.fence(request.ledger_id, request.master_key)
+            if code is not Code.EOK:
+                return failure(request, code)
+        if request.previous_lac is not None:
+            return await self._long_poll(request, request.previous_lac)
+        return await self._found(request, request.entry_id)
+
+    async def _long_poll(self, request: ReadEntry, previous_lac: int) -> AnyResponse:
+        ledger = await self._table.load(request.ledger_id)
+        if ledger.flags == NO_FLAGS:
+            return failure(request, Code.ENOLEDGER)
+        await self._remember_lac(request.ledger_id)
+        if request.timeout_ms is not None:
+            await wait_for_lac(ledger, previous_lac, request.timeout_ms)
+        if not request.piggyback:
+            return await self._found(request, request.entry_id)
+        if ledger.lac > previous_lac:
+            found = await self._found(request, previous_lac + 1)
+            if found.code is not Code.ENOENTRY:  # Striped: the entry may be on other bookies only.
+                return found
+        return ReadResponse(
+            Code.EOK, request.ledger_id, request.entry_id, max_lac=ledger.lac, lac_updated_ms=ledger.lac_changed_ms,
+            version=request.version, txn_id=request.txn_id,
+        )  # fmt: skip
+
+    async def _found(self, request: ReadEntry, entry_id: int) -> AnyResponse:
+        code, entry_id, body = await self._reads.find(request.ledger_id, entry_id)
+        ledger = self._table.find(request.ledger_id)
+        return ReadResponse(
+            code, request.ledger_id, entry_id, body, max_lac=ledger.lac if ledger else None,
+            lac_updated_ms=ledger.lac_changed_ms if ledger else None, version=request.version, txn_id=request.txn_id,
+        )  # fmt: skip
+
+    async def _batch_read(self, request: BatchRead) -> AnyResponse:
+        if request.fence:
+            assert request.master_key is not None, "the decoder refuses a fencing read without a key"
+            code = await self._fencing.fence(request.ledger_id, request.master_key)
+            if code is not Code.EOK:
+                return failure(request, code)
+        bytes_max = min(request.bytes_max, _BATCH_BYTES_MAX) if request.bytes_max > 0 else _BATCH_BYTES_MAX
+        first = await self._reads.find(request.ledger_id, request.entry_id)
+        if first.code is not Code.EOK:
+            return failure(request, first.code)
+        count = request.entries_max if request.entries_max > 0 else bytes_max
+        bodies = await self._storage.read_range(request.ledger_id, request.entry_id, count, bytes_max)
+        return BatchReadResponse(
+            Code.EOK, request.ledger_id, request.entry_id, request.request_id, bodies or (first.body,),
+            version=request.version, txn_id=request.txn_id,
+        )  # fmt: skip
+
+    # --- the last add confirmed ---------------------------------------------------------------------------------------
+
+    async def _read_lac(self, request: ReadLac) -> AnyResponse:
+        ledger = await self._table.load(request.ledger_id)
+        found = await self._reads.find(request.ledger_id, LAST_ENTRY)
+        if found.code is not Code.EOK and ledger.flags.explicit_lac is None:
+            return failure(request, found.code)
+        body = found.body if found.code is Code.EOK else None
+        return ReadLacResponse(
+            Code.EOK, request.ledger_id, ledger.flags.explicit_lac, body, version=request.version, txn_id=request.txn_id
+        )
+
+    async def _write_lac(self, request: WriteLac) -> AnyResponse:
+        ledger = await self._table.load(request.ledger_id)
+        await self._journal.wait_for_room()
+        code = ledger.check_key(request.master_key)
+        if code is not Code.EOK:
+            return failure(request, code)
+        changed = dataclasses.replace(ledger.flags, master_key=request.master_key, explicit_lac=request.body)
+        self._table.change(ledger, changed)
+        record = encode_explicit_lac(ExplicitLac(request.ledger_id, request.master_key, request.body))
+        await self._journal.write(RecordKind.EXPLICIT_LAC, (record,))
+        ledger.move_lac(request.lac, self._now_ms())
+        return WriteLacResponse(Code.EOK, request.ledger_id, version=request.version, txn_id=request.txn_id)
+
+    async def _remember_lac(self, ledger_id: int) -> None:
+        """After a restart the LAC is only in the entries: the last one here tells."""
+        ledger = await self._table.load(ledger_id)
+        if ledger.lac >= 0:
+            return
+        found = await self._reads.find(ledger_id, LAST_ENTRY)
+        if found.code is Code.EOK:
+            (lac,) = _LAC_OF_ENTRY.unpack_from(found.body, _LAC_OFFSET)
+            ledger.move_lac(lac, self._now_ms())
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    async def _force(self, request: ForceLedger) -> AnyResponse:
+        await self._journal.write_nothing()
+        return ForceLedgerResponse(Code.EOK, request.ledger_id, version=request.version, txn_id=request.txn_id)
+
+    async def _bookie_info(self, request: GetBookieInfo) -> AnyResponse:
+        usage = await self._usage()
+        return GetBookieInfoResponse(
+            Code.EOK, usage.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None,
+            usage.free_bytes if request.requested & FREE_DISK_SPACE else None,
+            version=request.version, txn_id=request.txn_id,
+        )  # fmt: skip
+
+    async def _list_entries(self, request: ListEntries) -> AnyResponse:
+        try:
+            entry_ids = await self._storage.list_entries(request.ledger_id)
+        except (EntryMissingError, LedgerMissingError):
+            return failure(request, Code.ENOLEDGER)
+        return ListEntriesResponse(
+            Code.EOK, request.ledger_id, encode_availability(entry_ids), version=request.version, txn_id=request.txn_id
+        )
+
+    async def _auth(self, request: Auth) -> AnyResponse:
+        """There is no authentication: the client is told so, and goes on."""
+        return AuthResponse(Code.EOK, version=request.version, txn_id=request.txn_id)
+
+    async def _start_tls(self, request: StartTls) -> AnyResponse:
+        return failure(request, Code.EBADREQ)

@@ -1,0 +1,310 @@
+"""`magnetar bookie cookie` and `magnetar bookie format`: what an operator does when a bookie refuses to start.
+
+Mounting:  `cookie_app` is a command group; `format_bookie` is a command. Both belong below `magnetar bookie`.
+Safety:    a cookie is what keeps a bookie without its data from serving. So nothing here is done to a bookie that is
+           registered or running, and `format` removes every cookie before the first byte of data: if it is
+           interrupted, the bookie refuses to start instead of serving what is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from magnetar.bookie.directories import (
+    COOKIE_FILE,
+    LOCK_FILE,
+    Directory,
+    DirectoryLayout,
+    open_directories,
+)
+from magnetar.cli.logs import setup_short_command_log
+from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
+from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_json, print_table
+from magnetar.config.load import Assignment
+from magnetar.config.root import Config
+from magnetar.errors import (
+    BookieRegisteredError,
+    ConfigError,
+    CookieMismatchError,
+    DiskError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+)
+from magnetar.ids import BookieId
+from magnetar.metadata.bookkeeper.cluster import read_cluster
+from magnetar.metadata.bookkeeper.cookies import Cookie, CookieStore, decode_cookie, encode_cookie
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths, stored_bookie_id
+from magnetar.metadata.open import open_store
+from magnetar.metadata.store import ANY_VERSION, MetadataStore
+from magnetar.runtime.event_loop import run
+from magnetar.runtime.system import SystemRuntime
+
+_COOKIE_BYTES_MAX = 2**18
+_KEPT = (LOCK_FILE, "lost+found")  # The lock is held by us: without it another process could come in.
+
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--metadata", metavar="URL", help="The store: sqlite:PATH or zk://host:2181,host:2181/chroot."),
+]
+Bookie: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="A bookie's id, such as host:3181.")]
+
+cookie_app = typer.Typer(no_args_is_help=True, help="Show, write or delete the cookie of a bookie in the metadata.")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    store: MetadataStore
+    paths: BookKeeperPaths
+
+    @property
+    def cookies(self) -> CookieStore:
+        return CookieStore(self.store, self.paths)
+
+
+# --- cookie -----------------------------------------------------------------------------------------------------------
+
+
+@cookie_app.command("get")
+def get_cookie(
+    bookie: Bookie,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write it to stdout as a directory's VERSION file has it.")
+    ] = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the cookie of a bookie."""
+    bookie_id = _checked(bookie)
+
+    async def command(opened: Opened) -> None:
+        stored = await opened.cookies.read(bookie_id)
+        if stored is None:
+            raise _missing(opened, bookie_id)
+        if raw:
+            sys.stdout.buffer.write(encode_cookie(stored.value))
+            return
+        _print_cookie(stored.value, stored.version, as_json)
+
+    _run(command, _load(metadata, config, settings))
+
+
+@cookie_app.command("create")
+def create_cookie(
+    bookie: Bookie,
+    file: Annotated[Path, typer.Option("--file", help=f"The {COOKIE_FILE} of one of the bookie's directories.")],
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a bookie's cookie from one of its directories; only for a bookie whose data is complete."""
+    bookie_id = _checked(bookie)
+    cookie = decode_cookie(_read(file))
+
+    async def command(opened: Opened) -> None:
+        cluster = await read_cluster(opened.store, opened.paths)
+        if cookie.bookie_id != bookie_id:
+            raise CookieMismatchError(f"{file} is the cookie of bookie {cookie.bookie_id}, not of {bookie_id}")
+        if cookie.instance_id != cluster.instance_id:
+            raise CookieMismatchError(
+                f"{file} belongs to the cluster with instance id {cookie.instance_id}, and this one has "
+                f"{cluster.instance_id}: check --metadata"
+            )
+        try:
+            await opened.cookies.create(cookie)
+        except NodeExistsError:
+            raise NodeExistsError(
+                f"bookie {bookie_id} has a cookie already; see: magnetar bookie cookie get {bookie_id}"
+            ) from None
+        _print_cookie(cookie, 0, as_json)
+
+    _run(command, _load(metadata, config, settings))
+
+
+@cookie_app.command("delete")
+def delete_cookie(
+    bookie: Bookie,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a bookie gone. Its data must be elsewhere: a bookie of this id can then start empty."""
+    bookie_id = _checked(bookie)
+    effective = _load(metadata, config, settings)
+    _confirm(
+        f"Delete the cookie of {bookie_id}? Ledgers that name it lose a copy unless they were re-replicated.", force
+    )
+
+    async def command(opened: Opened) -> None:
+        await _require_not_registered(opened, bookie_id)
+        node = await opened.store.get(opened.paths.cookie(bookie_id))
+        if node is None:
+            raise _missing(opened, bookie_id)
+        await opened.cookies.delete(bookie_id, ANY_VERSION if force else node.version)
+        _print({"deleted": bookie_id}, as_json)
+
+    _run(command, effective)
+
+
+async def _require_not_registered(opened: Opened, bookie: BookieId) -> None:
+    for readonly in (False, True):
+        path = opened.paths.registration(bookie, readonly=readonly)
+        if await opened.store.get(path) is not None:
+            raise BookieRegisteredError(
+                f"bookie {bookie} is registered at {path}, so it runs or ran a moment ago: "
+                "stop it and wait until its session has ended"
+            )
+
+
+def _missing(opened: Opened, bookie: BookieId) -> NoNodeError:
+    return NoNodeError(
+        f"there is no cookie of bookie {bookie}; those there are: magnetar metadata ls {opened.paths.cookies}"
+    )
+
+
+def _checked(bookie: str) -> BookieId:
+    try:
+        return stored_bookie_id(bookie)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_COOKIE_BYTES_MAX + 1)
+    except OSError as error:
+        raise DiskError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _print_cookie(cookie: Cookie, version: int, as_json: bool) -> None:
+    fields = {
+        "bookie_id": cookie.bookie_id,
+        "journal_dirs": list(cookie.journal_dirs),
+        "ledger_dirs": list(cookie.ledger_dirs),
+        "index_dirs": list(cookie.index_dirs or cookie.ledger_dirs),
+        "instance_id": cookie.instance_id,
+        "layout_version": cookie.layout_version,
+        "node_version": version,
+    }
+    _print(fields, as_json)
+
+
+def _print(fields: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(fields)
+    else:
+        shown = [
+            (key, ", ".join(v) if isinstance(v, list) else v if v is not None else "-") for key, v in fields.items()
+        ]
+        print_table(("field", "value"), shown)
+
+
+# --- format -----------------------------------------------------------------------------------------------------------
+
+
+def format_bookie(
+    directory: Annotated[str | None, typer.Option("--dir", metavar="D", help="The bookie's directory.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove everything from the directories of a stopped bookie: its data, its port and its cookies there."""
+    flags = [Assignment("bookie.dir", directory, "--dir")] if directory is not None else []
+    effective = load_effective(config, settings, flags=flags)
+    setup_short_command_log(effective)
+    layout = DirectoryLayout.from_config(effective.config.bookie, base=str(Path.cwd()))
+    existing = [path for path in layout.all if Path(path).is_dir()]
+    if not existing:
+        raise DiskError(f"none of these directories exists: {', '.join(layout.all)}")
+    _confirm(f"Remove everything in {', '.join(existing)}?", force)
+    if run(lambda: _format(layout)) is None:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    _print({"formatted": existing}, as_json)
+    print(
+        "hint: if the bookie had started before, its cookie is still in the metadata; "
+        "when no ledger needs it any more: magnetar bookie cookie delete ID",
+        file=sys.stderr,
+    )
+
+
+async def _format(layout: DirectoryLayout) -> bool:
+    directories = await open_directories(SystemRuntime(), layout, create=False)
+    try:
+        for directory in directories.all:  # All of them before any data: what is left must not look like a bookie.
+            await directory.remove(COOKIE_FILE)
+        for directory in directories.all:
+            _remove_all(directory)
+            await directory.disk.sync_dir()
+    finally:
+        await directories.aclose()
+    return True
+
+
+def _remove_all(directory: Directory) -> None:
+    for path in sorted(Path(directory.path).iterdir()):
+        if path.name in _KEPT:
+            continue
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            raise DiskError(
+                f"cannot remove {path}: {error.strerror}; what is left cannot be started: format it again"
+            ) from None
+
+
+def _confirm(question: str, force: bool) -> None:
+    if force:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody can be asked here: say --force if you mean it")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(EXIT_FAILED)
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+def _load(url: str | None, config: Path | None, settings: list[str] | None) -> Config:
+    flags = [Assignment("metadata.url", url, "--metadata")] if url is not None else []
+    effective = load_effective(config, settings, flags=flags)
+    setup_short_command_log(effective)
+    return effective.config
+
+
+def _run(command: Callable[[Opened], Awaitable[None]], config: Config) -> None:
+    _check_url(config.metadata.url)
+
+    async def main() -> bool:
+        async with await open_store(config, SystemRuntime()) as store:
+            await command(Opened(store, BookKeeperPaths(config.metadata.ledgers_root)))
+        return True
+
+    if run(main) is None:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _check_url(url: str) -> None:
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        raise ConfigError(
+            "metadata.url is memory:, which is empty in this process; use --metadata sqlite:PATH or zk://"
+        )
+    if scheme == "sqlite" and rest and not Path(rest).exists():
+        raise MetadataError(f"there is no store at {rest}; make one with: magnetar metadata init --metadata {url}")

@@ -1,0 +1,288 @@
+"""Adds with a journal whose disk answers when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from magnetar.bookie.adds import AddLimits, Adds
+from magnetar.bookie.connection import Connection
+from magnetar.bookie.gate import Gate
+from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch
+from magnetar.errors import IndexDamagedError
+from magnetar.runtime.disk import Buffer
+from magnetar.storage.journal_format import RecordKind
+from magnetar.storage.ledger_flags import LedgerFlags
+from magnetar.storage.write_cache import WriteCache
+from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.client import decode_response
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.hot_path import AddEncoder, scan_add_responses, scan_adds
+from magnetar.wire.bookkeeper.messages import V3, AddEntry, AddResponse
+from magnetar.wire.bookkeeper.packet import Flag
+
+KEY, OTHER_KEY = b"k" * 20, b"o" * 20
+DIGEST = entry_digest(DigestType.CRC32C)
+
+
+class SlowJournal:
+    """Keeps what was submitted until the test makes it durable."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.chunks: list[bytes] = []
+        self.tokens: list[object] = []
+
+    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int:
+        assert kind is RecordKind.ADDS
+        assert self.has_room, "who finds no room waits"
+        self.chunks += [bytes(chunk) for chunk in chunks]
+        self.tokens.append(token)
+        return len(self.tokens)
+
+    def entries(self) -> list[tuple[bytes, int]]:
+        runs = [scan_adds(chunk, 0, len(chunk)) for chunk in self.chunks]
+        return [(run.contexts[0][4:24], entry) for run in runs for entry in run.entry_ids]
+
+
+class FakeConnection(Connection):
+    """The part of a connection that adds see; nothing is on a socket."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.held = 0
+        self.aborted = False
+
+    def send(self, parts: Sequence[Buffer], answers: int = 1) -> None:
+        self.sent += b"".join(parts)
+
+    def hold(self) -> None:
+        self.held += 1
+
+    def release(self) -> None:
+        self.held -= 1
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def answers(self) -> list[tuple[int, int, Code]]:
+        run = scan_add_responses(self.sent, 0, len(self.sent))
+        return [
+            (ledger, entry, Code(code))
+            for ledger, entry, code in zip(run.ledger_ids, run.entry_ids, run.codes, strict=True)
+        ]
+
+
+class Setup:
+    def __init__(self, flags: dict[int, LedgerFlags | Exception] | None = None, **limits: int) -> None:
+        self.flags = flags or {}
+        self.table = LedgerTable(self)
+        self.cache = WriteCache()
+        self.journal = SlowJournal()
+        self.cache_gate = Gate()
+        quota = AddLimits(limits.get("in_progress_max", 10_000), limits.get("per_connection_max", 10_000))
+        self.switch = ReadOnlySwitch()
+        self.adds = Adds(self.table, self, self.journal, self.cache_gate, self.switch, quota, lambda: 1)
+
+    has_room = True
+
+    async def get_flags(self, ledger_id: int) -> LedgerFlags | None:
+        found = self.flags.get(ledger_id)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def set_flags(self, ledger_id: int, flags: LedgerFlags) -> None:
+        self.flags[ledger_id] = flags
+
+    def add_run(
+        self, ledger_id: int, chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
+    ) -> None:
+        self.cache.put_run(ledger_id, chunk, entry_ids, offsets, lengths)
+
+    async def send(self, connection: FakeConnection, frames: bytes, *, seconds: float = 5.0) -> None:
+        """Offers the run until it is taken, as a connection does."""
+        run = scan_adds(frames, 0, len(frames))
+        assert run.end == len(frames)
+        while not self.adds.on_run(connection, frames, 0, run):
+            assert connection.held
+            await until(lambda: not connection.held, "released", seconds=seconds)
+
+    def sync(self) -> None:
+        tokens, self.journal.tokens = self.journal.tokens, []
+        for token in tokens:
+            assert isinstance(token, list)
+            self.adds.on_durable(token)
+        self.adds.on_group_written()
+
+
+def add(ledger_id: int, entry_id: int, payload: bytes = b"data", *, key: bytes = KEY, flags: int = Flag.NONE) -> bytes:
+    return AddEncoder(ledger_id, key, DIGEST, flags).header(entry_id, entry_id - 1, 1, payload) + payload
+
+
+async def test_an_add_is_answered_only_after_the_journal_has_synced_it() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.send(connection, add(1, 0) + add(1, 1))
+    assert connection.answers() == []
+    setup.sync()
+    assert connection.answers() == [(1, 0, Code.EOK), (1, 1, Code.EOK)]
+    assert setup.adds.in_progress == 0
+
+
+async def test_what_is_added_can_be_read_before_it_is_durable() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.send(connection, add(1, 0, b"first") + add(2, 7, b"second") + add(1, 1, b"third"))
+    for ledger_id, entry_id, payload in ((1, 0, b"first"), (2, 7, b"second"), (1, 1, b"third")):
+        body = setup.cache.get(ledger_id, entry_id)
+        assert body is not None
+        assert DIGEST.open(ledger_id, entry_id, bytes(body)).payload == payload
+
+
+async def test_a_run_from_the_middle_of_a_buffer_is_stored_as_it_stands_there() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.table.load(3)
+    buffer = b"x" * 100 + add(3, 0, b"alpha") + add(3, 1, b"beta") + b"rest"
+    run = scan_adds(buffer, 100, len(buffer))
+    assert setup.adds.on_run(connection, buffer, 100, run)
+    assert setup.adds.on_run(connection, buffer, 100, run)  # Known now: the fast way.
+    for entry_id, payload in enumerate((b"alpha", b"beta")):
+        body = setup.cache.get(3, entry_id)
+        assert body is not None
+        assert DIGEST.open(3, entry_id, bytes(body)).payload == payload
+
+
+async def test_the_first_key_of_a_ledger_is_its_key_and_another_is_refused() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.send(connection, add(1, 0))
+    await setup.send(connection, add(1, 1, key=OTHER_KEY))
+    setup.sync()
+    assert sorted(connection.answers()) == [(1, 0, Code.EOK), (1, 1, Code.EUA)]
+    assert setup.journal.entries() == [(KEY, 0)], "what is refused is not journaled"
+    assert setup.cache.get(1, 1) is None
+
+
+async def test_a_fenced_ledger_takes_recovery_adds_only() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.send(connection, add(1, 0))
+    ledger = setup.table.find(1)
+    assert ledger is not None
+    setup.table.fence(ledger, KEY)
+    await setup.send(connection, add(1, 1) + add(1, 2, flags=Flag.RECOVERY_ADD) + add(1, 3))
+    setup.sync()
+    assert sorted(connection.answers()) == [
+        (1, 0, Code.EOK), (1, 1, Code.EFENCED), (1, 2, Code.EOK), (1, 3, Code.EFENCED),
+    ]  # fmt: skip
+    assert [entry for _, entry in setup.journal.entries()] == [0, 2]
+
+
+async def test_a_fence_from_before_the_restart_is_known_before_the_first_add_is_decided() -> None:
+    setup, connection = Setup({9: LedgerFlags(master_key=KEY, fenced=True)}), FakeConnection()
+    await setup.send(connection, add(9, 0))
+    assert connection.answers() == [(9, 0, Code.EFENCED)]
+    assert setup.journal.chunks == []
+
+
+async def test_a_ledger_whose_flags_are_damaged_gets_no_answer_at_all() -> None:
+    setup, connection = Setup({9: IndexDamagedError("flipped")}), FakeConnection()
+    frames = add(9, 0)
+    assert not setup.adds.on_run(connection, frames, 0, scan_adds(frames, 0, len(frames)))
+    await until(lambda: connection.aborted, "the connection is closed")
+    assert connection.sent == b""
+    await setup.adds.aclose()
+
+
+async def test_a_read_only_bookie_refuses_all_but_high_priority_adds() -> None:
+    setup, connection = Setup(), FakeConnection()
+    setup.switch.set(ReadOnlyReason.DISK_FULL, True)
+    await setup.send(connection, add(1, 0) + add(1, 1, flags=Flag.HIGH_PRIORITY))
+    setup.sync()
+    assert sorted(connection.answers()) == [(1, 0, Code.EREADONLY), (1, 1, Code.EOK)]
+    setup.switch.has_reserve = False
+    await setup.send(connection, add(1, 2, flags=Flag.HIGH_PRIORITY))
+    assert connection.answers()[-1] == (1, 2, Code.EREADONLY)
+
+
+async def test_at_the_limit_in_progress_a_connection_is_held_until_enough_are_durable() -> None:
+    setup, connection, other = Setup(in_progress_max=10), FakeConnection(), FakeConnection()
+    await setup.send(connection, b"".join(add(1, entry) for entry in range(10)))
+    frames = add(1, 10)
+    assert not setup.adds.on_run(other, frames, 0, scan_adds(frames, 0, len(frames)))
+    assert (other.held, setup.adds.busy_gate.waiting) == (1, 1)
+    setup.sync()
+    assert other.held == 0
+    await setup.send(other, frames)
+    setup.sync()
+    assert other.answers() == [(1, 10, Code.EOK)]
+
+
+async def test_a_full_journal_queue_makes_writers_wait() -> None:
+    setup, connection = Setup(), FakeConnection()
+    setup.journal.has_room = False
+    frames = add(1, 0)
+    assert not setup.adds.on_run(connection, frames, 0, scan_adds(frames, 0, len(frames)))
+    assert connection.held == 1
+    setup.journal.has_room = True
+    setup.adds.on_group_written()
+    assert connection.held == 0
+    await setup.send(connection, frames)
+
+
+async def test_a_writer_with_too_many_pending_adds_is_refused_and_others_are_not() -> None:
+    setup, greedy, modest = Setup(per_connection_max=5), FakeConnection(), FakeConnection()
+    await setup.send(greedy, b"".join(add(1, entry) for entry in range(5)))
+    await setup.send(greedy, add(1, 5))
+    await setup.send(modest, add(2, 0))
+    assert greedy.answers() == [(1, 5, Code.ETOOMANYREQUESTS)]
+    setup.sync()
+    assert modest.answers() == [(2, 0, Code.EOK)]
+    assert setup.adds.refused == {Code.ETOOMANYREQUESTS: 1}
+
+
+async def test_a_cache_that_stays_full_for_too_long_refuses_instead_of_holding() -> None:
+    setup, connection = Setup(), FakeConnection()
+    setup.cache_gate._patience_s = 0.01
+    setup.has_room = False
+    await setup.send(connection, add(1, 0))  # Held first, then refused.
+    assert connection.answers() == [(1, 0, Code.ETOOMANYREQUESTS)]
+    setup.has_room = True
+    setup.cache_gate.open()
+    await setup.send(connection, add(1, 1))
+    setup.sync()
+    assert connection.answers()[1:] == [(1, 1, Code.EOK)]
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+async def test_a_protobuf_add_is_stored_in_the_same_form_and_answered_in_its_own(deferred: bool) -> None:
+    setup, connection = Setup(), FakeConnection()
+    body = add(4, 2, b"three")[28:]
+    request = AddEntry(4, 2, KEY, body, deferred_sync=deferred, txn_id=77)
+    while not setup.adds.on_add(connection, request):
+        await until(lambda: not connection.held, "loaded")
+    assert bool(connection.sent) is deferred
+    setup.sync()
+    decoded = decode_response(connection.sent, 0, len(connection.sent), V3)
+    assert decoded is not None
+    assert decoded.end == len(connection.sent), "one answer"
+    assert decoded.response == AddResponse(Code.EOK, 4, 2, txn_id=77)
+    assert bytes(setup.cache.get(4, 2) or b"") == body
+
+
+async def test_the_lac_that_entries_carry_moves_forward_only() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.send(connection, add(1, 5))
+    await setup.send(connection, add(1, 3))
+    ledger = setup.table.find(1)
+    assert ledger is not None
+    assert ledger.lac == 4
+
+
+async def test_answers_to_a_closed_connection_are_nobodys_and_free_its_quota() -> None:
+    setup, connection = Setup(per_connection_max=2), FakeConnection()
+    await setup.send(connection, add(1, 0) + add(1, 1))
+    setup.adds.on_closed(connection)
+    setup.sync()
+    assert setup.adds.in_progress == 0
+    assert setup.adds._pending == {}

@@ -1,0 +1,273 @@
+"""A connection on a real socket, with a handler that only writes down what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from magnetar.bookie.connection import RECEIVE_BYTES, Connection, ConnectionCounters
+from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.client import encode_request
+from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.hot_path import AddEncoder, AddRun, ReadRun, encode_adds_done, parse_context
+from magnetar.wire.bookkeeper.messages import V2, AnyRequest, GetBookieInfo, ReadEntry
+
+KEY = b"k" * 20
+DIGEST = entry_digest(DigestType.CRC32C)
+
+
+def add_frame(ledger_id: int, entry_id: int, payload: bytes = b"payload") -> bytes:
+    return AddEncoder(ledger_id, KEY, DIGEST).header(entry_id, entry_id - 1, 1, payload) + payload
+
+
+class Notebook:
+    """A handler that answers adds, and keeps what it saw."""
+
+    def __init__(self) -> None:
+        self.adds: list[tuple[int, int, bytes]] = []
+        self.runs = 0
+        self.reads: list[tuple[int, int]] = []
+        self.requests: list[AnyRequest] = []
+        self.closed = 0
+        self.connection: Connection | None = None
+        self.answer_with = b""
+
+    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool:
+        self.connection = connection
+        self.runs += 1
+        firsts = [*run.firsts, len(run.entry_ids)]
+        for context, first, after in zip(run.contexts, firsts, firsts[1:], strict=False):
+            ledger_id = parse_context(context).ledger_id
+            for at in range(first, after):
+                entry = bytes(buffer[run.offsets[at] : run.offsets[at] + run.lengths[at]])
+                self.adds.append((ledger_id, run.entry_ids[at], entry[-7:]))
+            connection.send((encode_adds_done(ledger_id, run.entry_ids[first:after]),), after - first)
+        if self.answer_with:
+            connection.send((self.answer_with,))
+        return True
+
+    def on_reads(self, connection: Connection, run: ReadRun) -> bool:
+        self.connection = connection
+        self.reads += zip(run.ledger_ids, run.entry_ids, strict=True)
+        return True
+
+    def on_request(self, connection: Connection, request: AnyRequest) -> bool:
+        self.connection = connection
+        self.requests.append(request)
+        return True
+
+    def on_closed(self, connection: Connection) -> None:
+        self.closed += 1
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.notebook = Notebook()
+        self.counters = ConnectionCounters()
+        self.connections: list[Connection] = []
+        self.port = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def accept(self) -> Connection:
+        self.connections.append(Connection(self.notebook, self.counters, unwritable_wait_s=0.05))
+        return self.connections[-1]
+
+    def has_received(self, total: int) -> bool:
+        return self.counters.received_bytes == total
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def aclose(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        for connection in self.connections:
+            connection.abort()
+            await connection.closed.wait()
+
+
+@pytest_asyncio.fixture
+async def setup() -> AsyncIterator[Setup]:
+    made = Setup()
+    server = await asyncio.get_running_loop().create_server(made.accept, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    yield made
+    await made.aclose()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_frames_of_one_write_are_handled_as_one_run_and_answered(setup: Setup) -> None:
+    reader, writer = await setup.connect()
+    writer.write(b"".join(add_frame(7, entry) for entry in range(50)))
+    assert await reader.readexactly(50 * 28)
+    assert setup.notebook.adds == [(7, entry, b"payload") for entry in range(50)]
+    assert setup.notebook.runs == 1
+
+
+async def test_every_way_to_cut_a_stream_gives_the_same_requests(setup: Setup) -> None:
+    frames = [add_frame(1, 0), encode_request(ReadEntry(1, 0, version=V2)), add_frame(2, 1), add_frame(2, 2)]
+    stream = b"".join(frames)
+    sent = 0
+    for cut in range(1, len(stream), 7):
+        setup.notebook.adds.clear()
+        setup.notebook.reads.clear()
+        _, writer = await setup.connect()
+        writer.write(stream[:cut])
+        sent += cut
+        await until(functools.partial(setup.has_received, sent), "the first part arrived")
+        writer.write(stream[cut:])
+        sent += len(stream) - cut
+        await until(functools.partial(setup.has_received, sent), "the second part arrived")
+        assert [(ledger, entry) for ledger, entry, _ in setup.notebook.adds] == [(1, 0), (2, 1), (2, 2)]
+        assert setup.notebook.reads == [(1, 0)]
+
+
+async def test_a_frame_larger_than_the_buffer_arrives_whole(setup: Setup) -> None:
+    _, writer = await setup.connect()
+    large = bytes(3 * RECEIVE_BYTES) + b"the end"
+    writer.write(add_frame(1, 0) + add_frame(1, 1, large) + add_frame(1, 2))
+    await until(lambda: len(setup.notebook.adds) == 3, "all three arrived")
+    assert [entry for _, _, entry in setup.notebook.adds] == [b"payload", b"the end", b"payload"]
+
+
+async def test_there_is_room_for_a_read_that_was_under_way_when_the_connection_was_held(setup: Setup) -> None:
+    connection = setup.accept()
+    connection.hold()
+    frames = b"".join(add_frame(1, entry, bytes(993) + b"payload") for entry in range(600))
+    at = 0
+    while at < len(frames):
+        buffer = connection.get_buffer(-1)
+        size = min(len(buffer), len(frames) - at)
+        assert size > 0
+        buffer[:size] = frames[at : at + size]
+        at += size
+        connection.buffer_updated(size)
+    assert setup.notebook.adds == []
+    setup.connections.remove(connection)  # It never had a transport.
+
+
+async def test_a_v3_request_is_handed_on_whole(setup: Setup) -> None:
+    _, writer = await setup.connect()
+    writer.write(encode_request(GetBookieInfo(txn_id=5)))
+    await until(lambda: setup.notebook.requests, "the request arrived")
+    assert setup.notebook.requests == [GetBookieInfo(txn_id=5)]
+
+
+async def test_a_broken_frame_closes_only_its_connection(setup: Setup) -> None:
+    reader, writer = await setup.connect()
+    other_reader, other = await setup.connect()
+    writer.write(b"\xff\xff\xff\xff hostile length")
+    assert await reader.read() == b""
+    assert setup.counters.broken == 1
+    other.write(add_frame(1, 0))
+    assert await other_reader.readexactly(28)
+
+
+async def test_a_held_connection_takes_no_requests_until_the_last_hold_is_released(setup: Setup) -> None:
+    reader, writer = await setup.connect()
+    writer.write(add_frame(1, 0))
+    assert await reader.readexactly(28)
+    connection = setup.notebook.connection
+    assert connection is not None
+    connection.hold()
+    connection.hold()
+    writer.write(add_frame(1, 1))
+    await writer.drain()
+    connection.release()
+    other_reader, other = await setup.connect()
+    other.write(add_frame(9, 9))
+    assert await other_reader.readexactly(28)  # Enough turns for the held one to be read, if it were.
+    assert (1, 1, b"payload") not in setup.notebook.adds
+    connection.release()
+    assert await reader.readexactly(28)
+    assert (1, 1, b"payload") in setup.notebook.adds
+
+
+async def test_holding_in_the_middle_of_a_read_keeps_the_rest_for_later(setup: Setup) -> None:
+    class HoldAfterFirst(Notebook):
+        def on_request(self, connection: Connection, request: AnyRequest) -> bool:
+            super().on_request(connection, request)
+            if len(self.requests) == 1:
+                connection.hold()
+            return True
+
+    setup.notebook.__class__ = HoldAfterFirst
+    _, writer = await setup.connect()
+    writer.write(encode_request(GetBookieInfo(txn_id=1)) + encode_request(GetBookieInfo(txn_id=2)))
+    await until(lambda: setup.notebook.requests, "the first arrived")
+    assert [request.txn_id for request in setup.notebook.requests] == [1]
+    assert setup.notebook.connection is not None
+    setup.notebook.connection.release()
+    await until(lambda: len(setup.notebook.requests) == 2, "the second arrived")
+
+
+async def test_what_is_not_taken_is_offered_again_after_the_release(setup: Setup) -> None:
+    class Hesitant(Notebook):
+        def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool:
+            if self.connection is None:
+                self.connection = connection
+                connection.hold()
+                return False
+            return super().on_adds(connection, buffer, start, run)
+
+    setup.notebook.__class__ = Hesitant
+    reader, writer = await setup.connect()
+    writer.write(add_frame(1, 0) + add_frame(1, 1))
+    await until(lambda: setup.notebook.connection, "the run was offered")
+    assert setup.notebook.adds == []
+    assert setup.notebook.connection is not None
+    setup.notebook.connection.release()
+    assert await reader.readexactly(2 * 28)
+    assert [entry for _, entry, _ in setup.notebook.adds] == [0, 1]
+
+
+async def test_a_client_that_never_reads_is_held_and_its_answers_are_dropped_and_counted(setup: Setup) -> None:
+    _, writer = await setup.connect()
+    writer.write(add_frame(1, 0))
+    await until(lambda: setup.notebook.connection, "the add arrived")
+    connection = setup.notebook.connection
+    assert connection is not None
+    for _ in range(5):
+        connection.send((bytes(10_000_000),))
+        await asyncio.sleep(0)
+    await until(lambda: setup.counters.dropped_answers > 0, "answers are dropped")
+    sent = setup.counters.sent_bytes
+    for _ in range(100):
+        connection.send((bytes(1_000_000),))
+    assert setup.counters.dropped_answers >= 100
+    writer.write(add_frame(1, 1))
+    await writer.drain()
+    assert setup.counters.sent_bytes == sent
+    assert [entry for _, entry, _ in setup.notebook.adds] == [0], "a held client is not read"
+
+
+async def test_answers_dropped_for_one_client_leave_the_others_alone(setup: Setup) -> None:
+    setup.notebook.answer_with = bytes(5_000_000)
+    _, deaf = await setup.connect()
+    for entry in range(20):
+        deaf.write(add_frame(1, entry))
+    await until(lambda: setup.notebook.runs >= 1, "the deaf client's adds arrived")
+    setup.notebook.answer_with = b""
+    reader, writer = await setup.connect()
+    writer.write(add_frame(2, 0))
+    assert await reader.readexactly(28)
+
+
+async def test_a_lost_connection_is_reported_once(setup: Setup) -> None:
+    _, writer = await setup.connect()
+    writer.write(add_frame(1, 0))
+    await until(lambda: setup.notebook.adds, "the add arrived")
+    writer.transport.abort()
+    await until(lambda: setup.notebook.closed, "the end was noticed")
+    assert (setup.notebook.closed, setup.counters.opened, setup.counters.closed) == (1, 1, 1)
+    assert setup.notebook.connection is not None
+    setup.notebook.connection.send((b"too late",))
