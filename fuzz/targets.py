@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fuzz import bookkeeper_frames
+from fuzz import bookkeeper_frames, stored_records
 from fuzz.engine import Target
 from magnetar.config.load import load
 from magnetar.errors import ConfigError, MalformedMetadataError
@@ -57,7 +57,7 @@ def all_targets() -> dict[str, Target]:
         ),
         Target("config", [_TOML.encode()], _config, (ConfigError,)),
     ]
-    targets += bookkeeper_frames.targets()
+    targets += bookkeeper_frames.targets() + stored_records.targets()
     return {target.name: target for target in targets}
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak import fuzzing, sqlite_kills
+from soak import bookie_kills, fuzzing, sqlite_kills
 
 PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
+    "bookie": [bookie_kills.soak],
     "metadata": [sqlite_kills.soak],
     "fuzz": [fuzzing.soak],
 }

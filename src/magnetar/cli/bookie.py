@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 from typing import Annotated
@@ -56,6 +57,7 @@ async def _serve(config: Config) -> None:
         try:
             ready = {"ready": True, "bookie_id": bookie.bookie_id, "port": bookie.port, "http_port": bookie.http_port}
             print(json.dumps(ready), flush=True)
+            gc.freeze()  # What start-up made stays: the collector need not walk it again under load.
             error = await bookie.wait_failed()
             raise MagnetarError(f"bookie {bookie.bookie_id} has stopped: {error}")
         finally:

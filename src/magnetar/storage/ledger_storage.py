@@ -28,7 +28,6 @@ from magnetar.errors import (
     IndexDamagedError,
     MagnetarError,
     StorageError,
-    TombstonesFullError,
 )
 from magnetar.runtime.entropy import Entropy
 from magnetar.storage.entry_log_reader import EntryLogReader
@@ -40,9 +39,9 @@ from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
 from magnetar.storage.location_index import IndexBatch, LocationIndex
 from magnetar.storage.reads import Reads
 from magnetar.storage.statistics import StorageStatistics
+from magnetar.storage.tombstones import Tombstones
 from magnetar.storage.write_cache import WriteCache
 
-_DAY_MS: Final = 86_400_000
 _PAGE: Final = 1000
 
 
@@ -61,7 +60,6 @@ class LedgerStorage:
         self.index = index
         self.logs = EntryLogReader(dirs, config.open_logs_max)
         self._config = config
-        self._entropy = entropy
         self._submitted = submitted
         self._writer = EntryLogWriter(dirs, config.log_bytes_max)
         self._reads = Reads(self.logs, index, config)
@@ -72,7 +70,7 @@ class LedgerStorage:
         self._flushes = 0
         self._failure: MagnetarError | None = None
         self._mark = 0
-        self._tombstones = 0
+        self._tombstones = Tombstones(index, entropy, config)
         self._room = asyncio.Event()
         self._due = asyncio.Event()
 
@@ -88,6 +86,8 @@ class LedgerStorage:
     ) -> LedgerStorage:
         """`submitted` gives the number of the last record handed to the journal; `journal_mark` is where replay begins.
 
+        What a record stands for is put in here before it is handed to the journal, or in the same turn of the loop:
+        a swap in between would count it as flushed.
         On an error the caller still owns directories and index.
         """
         storage = LedgerStorage(dirs, index, entropy, config, submitted)
@@ -98,7 +98,7 @@ class LedgerStorage:
                 f"it lost what it had synced, or belongs to another bookie; {REMEDY}"
             )
         storage._mark = mark
-        storage._tombstones = await storage._count_tombstones()
+        await storage._tombstones.load()
         return storage
 
     async def aclose(self) -> None:
@@ -295,7 +295,7 @@ class LedgerStorage:
         """For who holds the current ones: made from what `get_flags` returned, with no await between."""
         if flags.deleted_at_ms is not None:  # The ledger is in use again, and no tombstone any more; still fenced.
             flags = dataclasses.replace(flags, deleted_at_ms=None)
-            self._tombstones -= 1
+            self._tombstones.count -= 1
         self._dirty[ledger_id] = flags
 
     async def set_master_key(self, ledger_id: int, master_key: bytes) -> None:
@@ -328,19 +328,11 @@ class LedgerStorage:
             flags = await self.get_flags(ledger_id)
             batch = IndexBatch(deleted_ledgers=[ledger_id])
             if flags is not None and flags.fenced:
-                batch.flags[ledger_id] = self._tombstone(ledger_id, flags)
+                batch.flags[ledger_id] = self._tombstones.make(ledger_id, flags)
             await self.index.apply(batch)
             self._forget(ledger_id)
             if flags is not None and flags.fenced and flags.deleted_at_ms is None:
-                self._tombstones += 1
-
-    def _tombstone(self, ledger_id: int, flags: LedgerFlags) -> LedgerFlags:
-        if flags.deleted_at_ms is None and self._tombstones >= self._config.tombstones_max:
-            raise TombstonesFullError(
-                f"ledger {ledger_id} is not deleted: {self._tombstones} deleted ledgers are remembered as fenced, "
-                "which is storage.tombstones_max; they expire with time, or raise the limit"
-            )
-        return LedgerFlags(master_key=flags.master_key, fenced=True, deleted_at_ms=self._entropy.wall_ms())
+                self._tombstones.count += 1
 
     def _forget(self, ledger_id: int) -> None:
         self._active.drop(ledger_id)
@@ -353,27 +345,7 @@ class LedgerStorage:
     async def expire_tombstones(self) -> int:
         """Drops those that are old enough; returns how many."""
         async with self._flush_lock:
-            before_ms = self._entropy.wall_ms() - self._config.tombstone_days * _DAY_MS
-            old = [
-                ledger_id
-                for ledger_id, flags in await self._all_flags()
-                if flags.deleted_at_ms is not None and flags.deleted_at_ms < before_ms
-            ]
-            expired = [ledger_id for ledger_id in old if self._flags_nowait(ledger_id) is None]
-            await self.index.apply(IndexBatch(dropped_flags=expired))
-            self._tombstones -= len(expired)
-            return len(expired)
-
-    async def _count_tombstones(self) -> int:
-        return sum([flags.deleted_at_ms is not None for _, flags in await self._all_flags()])
-
-    async def _all_flags(self) -> list[tuple[int, LedgerFlags]]:
-        found: list[tuple[int, LedgerFlags]] = []
-        first = 0
-        while page := await self.index.all_flags(first, _PAGE):
-            found.extend(page)
-            first = page[-1][0] + 1
-        return found
+            return await self._tombstones.expire(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
 
     # --- looking ---
 
@@ -389,5 +361,5 @@ class LedgerStorage:
             log_reads=self.logs.reads,
             log_bytes_read=self.logs.bytes_read,
             logs=len(self.dirs.log_ids()),
-            tombstones=self._tombstones,
+            tombstones=self._tombstones.count,
         )

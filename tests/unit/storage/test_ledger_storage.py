@@ -10,8 +10,10 @@ from typing import TypeAlias
 import pytest
 
 from magnetar.errors import (
+    ConfigError,
     DiskFullError,
     EntryMissingError,
+    FileLockedError,
     IndexDamagedError,
     LedgerMissingError,
     LogDamagedError,
@@ -265,6 +267,21 @@ async def test_index_behind_the_journals_mark_is_refused(tmp_path: Path) -> None
     await (await real_storage(tmp_path, submitted=submitted, mark=10)).aclose()
     with pytest.raises(IndexDamagedError, match=r"up to journal record 10, but the journal was told 11"):
         await real_storage(tmp_path, submitted=submitted, mark=11)
+
+
+async def test_second_process_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
+    storage = await real_storage(tmp_path)
+    add(storage, [entry_bytes(7, 0)])
+    with pytest.raises(FileLockedError, match="another process has it open"):
+        await real_storage(tmp_path)
+    await storage.flush()
+    await check(storage, {(7, 0): entry_bytes(7, 0)})
+    await storage.aclose()
+
+
+def test_block_larger_than_a_cache_is_refused() -> None:
+    with pytest.raises(ConfigError, match="block_bytes exceeds write_cache_bytes_max"):
+        small_config(write_cache_bytes_max=4096, block_bytes=8192)
 
 
 # --- room -------------------------------------------------------------------------------------------------------------
