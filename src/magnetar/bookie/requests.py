@@ -165,7 +165,8 @@ class Requests:
         )  # fmt: skip
 
     async def _found(self, request: ReadEntry, entry_id: int) -> AnyResponse:
-        code, entry_id, body = await self._reads.find(request.ledger_id, entry_id)
+        """The answer names what was asked for, "the last one" included: by that a v2 client finds its request."""
+        code, _, body = await self._reads.find(request.ledger_id, entry_id)
         ledger = self._table.find(request.ledger_id)
         return ReadResponse(
             code, request.ledger_id, entry_id, body, max_lac=ledger.lac if ledger else None,

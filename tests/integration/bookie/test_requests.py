@@ -75,7 +75,19 @@ async def test_the_last_entry_is_found_in_cache_and_in_the_index(node: Node, cli
         await add(client, 1, entry_id)
     async for reader in node.lives(client):
         answer = await read(reader, 1, LAST_ENTRY)
-        assert (answer.code, answer.entry_id) == (Code.EOK, 4)
+        assert (answer.code, answer.entry_id) == (Code.EOK, LAST_ENTRY)
+        assert DIGEST.open_last(1, bytes(answer.body)).entry_id == 4
+
+
+async def test_a_compact_read_of_the_last_entry_is_answered_under_the_id_that_was_asked_for(node: Node) -> None:
+    client = await node.client()
+    await add(client, 1, 0)
+    compact = await node.client()
+    plain = await compact.ask(ReadEntry(1, LAST_ENTRY, version=V2))
+    fencing = await compact.ask(ReadEntry(1, LAST_ENTRY, fence=True, master_key=KEY, version=V2))
+    for answer in (plain, fencing):
+        assert isinstance(answer, ReadResponse)
+        assert (answer.code, answer.entry_id) == (Code.EOK, LAST_ENTRY)
 
 
 async def test_a_wrong_key_is_refused(client: Client) -> None:
