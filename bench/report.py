@@ -7,7 +7,8 @@ lower is. `floor` is a contract, `goal` an aim.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -49,6 +50,8 @@ class Row:
     theirs: Side
     goal: float | None = None
     floor: float | None = None
+    detail: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """What was seen beside it, ours and theirs: latency, CPU, memory. For information."""
 
     @property
     def ratio(self) -> float:
@@ -60,6 +63,7 @@ class Row:
             "name": self.name, "unit": self.unit, "better": self.better, "ours": self.ours.value, "peer": self.peer,
             "theirs": self.theirs.value, "ratio": round(self.ratio, 3), "goal": self.goal, "floor": self.floor,
             "ours_detail": asdict(self.ours), "theirs_detail": asdict(self.theirs),
+            "detail": {what: {"ours": ours, "theirs": theirs} for what, (ours, theirs) in self.detail.items()},
         }  # fmt: skip
 
 
@@ -74,11 +78,19 @@ def print_table(rows: list[Row]) -> None:
             row.name, row.unit, _figure(row.ours), row.peer, _figure(row.theirs), f"{reached}{row.ratio:.2f} ×", goal,
             f"{row.ours.cpu:.2f} / {row.theirs.cpu:.2f}",
         )  # fmt: skip
-    Console(width=None if Console().is_terminal else 160).print(table)
+    console = Console(width=None if Console().is_terminal else 160)
+    console.print(table)
+    for row in rows:
+        if row.detail:
+            console.print(f"{row.name}: {_detail(row)}", soft_wrap=True, highlight=False)
 
 
 def _figure(side: Side) -> str:
     return f"{side.value:,.4g} ±{side.spread:.0%}" if side.value < 1000 else f"{side.value:,.0f} ±{side.spread:.0%}"
+
+
+def _detail(row: Row) -> str:
+    return "; ".join(f"{what} {ours:,.4g} / {theirs:,.4g}" for what, (ours, theirs) in row.detail.items())
 
 
 def write_json(rows: list[Row], path: Path) -> None:

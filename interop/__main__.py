@@ -6,9 +6,15 @@ import argparse
 import importlib
 import sys
 
-from interop.runner import run_parts
+from interop.runner import Part, run_parts
 
-PARTS = ("metadata",)
+PARTS = ("metadata", "bookie")
+
+
+def _parts_of(name: str) -> list[Part]:
+    """A folder has one part, or one for each make of server that its checks run on."""
+    module = importlib.import_module(f"interop.{name}.part")
+    return module.PARTS if hasattr(module, "PARTS") else [module.PART]
 
 
 def main() -> int:
@@ -17,7 +23,7 @@ def main() -> int:
     parser.add_argument("--check", default="", metavar="WORDS", help="only checks whose name has these words in it")
     arguments = parser.parse_args()
     names = [arguments.part] if arguments.part else PARTS
-    return run_parts([importlib.import_module(f"interop.{name}.part").PART for name in names], arguments.check)
+    return run_parts([part for name in names for part in _parts_of(name)], arguments.check)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""A Java program that answers JSON lines, one at a time. It ends with us."""
+"""Java programs on Apache's jars: the command line of any, and one that answers JSON lines, one at a time.
+
+It ends with us.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,22 +34,38 @@ class ApacheError(Exception):
     """What Apache's class threw: its name and message."""
 
 
+def java_command(
+    main_class: str, *arguments: str | Path, jvm: Sequence[str], logging: Path, with_ours: bool = False
+) -> list[str | Path]:
+    """Runs a class of Apache's jars, or with ours one of interop/java."""
+    jars = f"{jar_folder()}/*"
+    return [
+        find_java(JAVA_MIN).executable,
+        *jvm,
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Dlog4j2.configurationFile={logging}",
+        *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
+        "-cp",
+        f"{class_folder()}:{jars}" if with_ours else jars,
+        main_class,
+        *arguments,
+    ]
+
+
 class JavaProgram:
-    def __init__(self, main_class: str, directory: Path) -> None:
+    def __init__(
+        self,
+        main_class: str,
+        directory: Path,
+        *,
+        jvm: Sequence[str] = ("-Xmx256m", "-XX:TieredStopAtLevel=1"),
+        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+    ) -> None:
         logging = directory / "log4j2.properties"
         logging.write_text(_LOGGING)
+        self._answer_timeout_s = answer_timeout_s
         self._child = Child(
-            [
-                find_java(JAVA_MIN).executable,
-                "-Xmx256m",
-                "-XX:TieredStopAtLevel=1",
-                "-Djava.net.preferIPv4Stack=true",
-                f"-Dlog4j2.configurationFile={logging}",
-                *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
-                "-cp",
-                f"{class_folder()}:{jar_folder()}/*",
-                main_class,
-            ],
+            java_command(main_class, jvm=jvm, logging=logging, with_ours=True),
             log=directory / f"{main_class}.log",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -55,7 +75,7 @@ class JavaProgram:
     async def ask(self, op: str, **arguments: Any) -> Any:
         """The result; ApacheError for what was thrown there."""
         line = json.dumps({"op": op, **arguments}) + "\n"
-        async with self._turn, asyncio.timeout(_ANSWER_TIMEOUT_S):
+        async with self._turn, asyncio.timeout(self._answer_timeout_s):
             answer = json.loads(await asyncio.to_thread(self._exchange, line.encode()))
         if "error" in answer:
             raise ApacheError(answer["error"])

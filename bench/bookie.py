@@ -1,0 +1,284 @@
+"""Our bookies beside Apache's, both driven by Apache's Java client: v2, CRC32C, no throttle, journal synced.
+
+add-SIZE-xN     adds per second with N in flight on one bookie; `-3`: on three, E3/Qw3/Qa2
+p99-1k-x1       the samples of add-1k-x1, seen as latency
+read, batch-    a closed ledger of READ_BYTES read in sequence, over and over; partly from caches, as a tailing reader's
+ready           exec to registered, in an empty directory
+cpu-10k-ledgers CPU of our bookie per add on ten thousand open ledgers, beside the same on one
+
+`python -m bench.bookie --rows ready` measures some rows only. With `--ours apache` Apache's bookies stand on both
+sides, which shows what the harness itself is worth: ratios near 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.bookie_contest import ONE, THREE, Contest, Contestant, Generator, Sample, Shape, data_directory
+from bench.interleave import ROUNDS, SAMPLE_S
+from bench.report import Better, Row, Side, print_table
+from interop.apache import apache_bookie
+from interop.bookies import READY_TIMEOUT_S, BookieCluster, MakeBookie
+from interop.magnetar_bookies import magnetar_bookie
+
+PEER = "Apache BookKeeper 4.18.0"
+MAKES: dict[str, MakeBookie] = {"magnetar": magnetar_bookie, "apache": apache_bookie}
+READ_BYTES = 300 * 10**6
+MANY_LEDGERS = 10_000
+READY_ROUNDS = 5
+ROUNDS_WITH_FLOOR = 5  # These rows can fail a run, and they use all cores, so other work moves them most.
+_READY_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class AddRow:
+    name: str
+    size: int
+    in_flight: int
+    goal: float
+    floor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRow:
+    name: str
+    size: int
+    batch: bool
+    goal: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that share clusters. Large entries have clusters of their own, which bounds what lies on the disk."""
+
+    shape: Shape
+    adds: tuple[AddRow, ...]
+    reads: tuple[ReadRow, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [row.name for row in self.adds] + [row.name for row in self.reads]
+
+
+P99 = "p99-1k-x1"
+P99_GOAL = 2.0
+LEDGERS = "cpu-10k-ledgers"
+READY = "ready"
+GROUPS = (
+    Group(
+        ONE,
+        (
+            AddRow("add-1k-x1", 1024, 1, 4),
+            AddRow("add-1k-x100", 1024, 100, 2),
+            AddRow("add-1k-x2000", 1024, 2000, 1.2, floor=0.8),
+        ),
+        (ReadRow("read-1k", 1024, False, 1), ReadRow("batch-read-1k", 1024, True, 1)),
+    ),
+    Group(ONE, (AddRow("add-64k-x100", 65_536, 100, 1.5),), (ReadRow("read-64k", 65_536, False, 1),)),
+    Group(
+        THREE,
+        (
+            AddRow("add-1k-x1-3", 1024, 1, 3),
+            AddRow("add-1k-x100-3", 1024, 100, 1.5),
+            AddRow("add-1k-x2000-3", 1024, 2000, 1.1, floor=0.8),
+        ),
+    ),
+    Group(THREE, (AddRow("add-64k-x100-3", 65_536, 100, 1.5),)),
+)
+NAMES = (*(name for group in GROUPS for name in group.names), P99, LEDGERS, READY)
+
+
+def run(ours: str = "magnetar", names: Sequence[str] = NAMES) -> list[Row]:
+    makes = (MAKES[ours], MAKES["apache"])
+    rows: list[Row] = []
+    if chosen := [group for group in GROUPS if _wanted(group, names)]:
+        with Generator() as generator:
+            for group in chosen:
+                rows += _run_group(generator, makes, group, names)
+    if READY in names:
+        rows.append(_ready(makes))
+    return rows
+
+
+def _wanted(group: Group, names: Sequence[str]) -> bool:
+    own = [*group.names, P99, LEDGERS] if group is GROUPS[0] else group.names
+    return not set(own).isdisjoint(names)
+
+
+def _run_group(
+    generator: Generator, makes: tuple[MakeBookie, MakeBookie], group: Group, names: Sequence[str]
+) -> list[Row]:
+    rows: list[Row] = []
+    with Contest(generator, makes, group.shape) as contest:
+        for add in group.adds:
+            if add.name in names or (add.name == "add-1k-x1" and P99 in names):
+                rows += _add(contest, add)
+        for read in group.reads:
+            if read.name in names:
+                rows.append(_read(contest, read))
+        if group is GROUPS[0] and LEDGERS in names:
+            rows.append(_many_ledgers(contest))
+    return rows
+
+
+# --- adds -------------------------------------------------------------------------------------------------------------
+
+
+def _add(contest: Contest, row: AddRow) -> Iterator[Row]:
+    _say(row.name)
+
+    def take(side: Contestant, seconds: float) -> Sample:
+        return side.add(seconds, size=row.size, in_flight=row.in_flight)
+
+    taken = contest.measure(take, ROUNDS if row.floor is None else ROUNDS_WITH_FLOOR)
+    detail = {
+        "MB/s": _both(taken, lambda sample: sample.entries_per_s * row.size / 1e6),
+        "p50 ms": _both(taken, lambda sample: sample.answer["p50Ms"]),
+        "p99 ms": _both(taken, lambda sample: sample.answer["p99Ms"]),
+        **_costs(contest, taken, "add"),
+    }
+    yield _row(row.name, "adds/s", taken, lambda sample: sample.entries_per_s, detail, goal=row.goal, floor=row.floor)
+    if row.name == "add-1k-x1":
+        yield _row(P99, "ms", taken, lambda sample: sample.answer["p99Ms"], {}, better="lower", goal=P99_GOAL)
+
+
+def _costs(contest: Contest, taken: tuple[list[Sample], list[Sample]], what: str) -> dict[str, tuple[float, float]]:
+    return {
+        f"bookies' CPU µs/{what}": _both(taken, lambda sample: sample.bookie_cpu_us),
+        "cores busy elsewhere": _both(taken, lambda sample: sample.other_cores),
+        "cores of the one at rest": _both(taken, lambda sample: sample.resting_cores),
+        "peak MiB": (contest.ours.peak_memory_mib(), contest.theirs.peak_memory_mib()),
+    }
+
+
+def _many_ledgers(contest: Contest) -> Row:
+    """Both sides are ours: the load is the same, only spread over more ledgers."""
+    _say(LEDGERS)
+
+    def take(ledgers: int) -> Sample:
+        return contest.ours.add(SAMPLE_S, size=1024, in_flight=100, ledgers=ledgers, keep=f"{ledgers} ledgers")
+
+    taken: tuple[list[Sample], list[Sample]] = ([], [])
+    for round_ in range(ROUNDS + 1):
+        for ledgers, samples in zip((MANY_LEDGERS, 1), taken, strict=True):
+            sample = take(ledgers)
+            if round_:  # The first one opens them.
+                samples.append(sample)
+    detail = {"adds/s": _both(taken, lambda sample: sample.entries_per_s)}
+    return _row(
+        LEDGERS,
+        "µs/add",
+        taken,
+        lambda s: s.bookie_cpu_us,
+        detail,
+        better="lower",
+        floor=0.8,
+        peer="ours, on one ledger",
+    )
+
+
+# --- reads ------------------------------------------------------------------------------------------------------------
+
+
+def _read(contest: Contest, row: ReadRow) -> Row:
+    _say(row.name)
+    entries = READ_BYTES // row.size
+    ledgers = {
+        side: side.add(120, size=row.size, in_flight=500, entries=entries).answer["ledgerId"] for side in contest.sides
+    }
+
+    def take(side: Contestant, seconds: float) -> Sample:
+        return side.read(seconds, ledger_id=ledgers[side], size=row.size, batch=row.batch)
+
+    def rate(sample: Sample) -> float:
+        return sample.entries_per_s * row.size / 1e6
+
+    taken = contest.measure(take)
+    return _row(row.name, "MB/s", taken, rate, _costs(contest, taken, "read"), goal=row.goal)
+
+
+# --- start ------------------------------------------------------------------------------------------------------------
+
+
+def _ready(makes: tuple[MakeBookie, MakeBookie]) -> Row:
+    _say(READY)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    with data_directory() as directory, BookieCluster(Path(directory), apache_bookie, 0) as place:
+        for round_ in range(READY_ROUNDS):
+            for number, make in enumerate(makes):
+                home = Path(directory) / f"start-{round_}-{number}"
+                seconds[number].append(_seconds_to_register(place, home, make))
+    sides = [Side(tuple(taken), (0.0,) * len(taken)) for taken in seconds]
+    return Row(f"bookie/{READY}", "s", "lower", sides[0], PEER, sides[1], goal=3)
+
+
+def _seconds_to_register(place: BookieCluster, home: Path, make: MakeBookie) -> float:
+    assert place.registry is not None
+    before = set(place.registry.available())  # One that has just ended may be there until its session ends.
+    bookie = make(home, place.zookeeper)
+    began = time.perf_counter()
+    bookie.launch()
+    try:
+        while before.issuperset(place.registry.available()):
+            assert bookie.child is not None
+            bookie.child.raise_if_ended("it was registered")
+            if time.perf_counter() - began > READY_TIMEOUT_S:
+                raise TimeoutError(f"a bookie was not registered within {READY_TIMEOUT_S:g} s; see {bookie.child.log}")
+            time.sleep(_READY_POLL_S)
+        return time.perf_counter() - began
+    finally:
+        bookie.stop()
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _both(taken: tuple[list[Sample], list[Sample]], figure: Callable[[Sample], float]) -> tuple[float, float]:
+    ours, theirs = (median(figure(sample) for sample in samples) for samples in taken)
+    return ours, theirs
+
+
+def _row(
+    name: str,
+    unit: str,
+    taken: tuple[list[Sample], list[Sample]],
+    figure: Callable[[Sample], float],
+    detail: dict[str, tuple[float, float]],
+    *,
+    better: Better = "higher",
+    goal: float | None = None,
+    floor: float | None = None,
+    peer: str = PEER,
+) -> Row:
+    ours, theirs = (
+        Side(tuple(figure(sample) for sample in samples), tuple(sample.generator_cpu for sample in samples))
+        for samples in taken
+    )
+    return Row(f"bookie/{name}", unit, better, ours, peer, theirs, goal, floor, detail)
+
+
+def _say(name: str) -> None:
+    print(f"  bookie/{name} …", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.bookie", description=__doc__.partition("\n")[0])
+    parser.add_argument("--ours", choices=sorted(MAKES), default="magnetar", help="whose bookies stand on our side")
+    parser.add_argument("--rows", default=",".join(NAMES), metavar="NAME,NAME", help=f"of {', '.join(NAMES)}")
+    arguments = parser.parse_args()
+    names = arguments.rows.split(",")
+    if unknown := sorted(set(names) - set(NAMES)):
+        parser.error(f"no such row: {', '.join(unknown)}")
+    began = time.monotonic()
+    print_table(run(arguments.ours, names))
+    print(f"in {(time.monotonic() - began) / 60:.1f} minutes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The rows of the bookie's benchmark, and what a row puts into the JSON."""
+
+from __future__ import annotations
+
+from bench.bookie import GROUPS, NAMES
+from bench.bookie_contest import Sample, parse_machine_cpu
+from bench.report import Row, Side
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_goals_and_floors_of_the_adds() -> None:
+    goals = {row.name: (row.goal, row.floor) for group in GROUPS for row in group.adds}
+    assert goals == {
+        "add-1k-x1": (4, None), "add-1k-x100": (2, None), "add-1k-x2000": (1.2, 0.8), "add-64k-x100": (1.5, None),
+        "add-1k-x1-3": (3, None), "add-1k-x100-3": (1.5, None), "add-1k-x2000-3": (1.1, 0.8),
+        "add-64k-x100-3": (1.5, None),
+    }  # fmt: skip
+
+
+def test_a_sample_is_seen_per_second_and_per_entry() -> None:
+    answer = {"entries": 1_000, "seconds": 2.0, "cpuSeconds": 0.5}
+    sample = Sample(answer, bookie_cpu_s=0.01, resting_cpu_s=0.1, machine_cpu_s=2.61, elapsed_s=4.0)
+    assert (sample.entries_per_s, sample.generator_cpu) == (500.0, 0.25)
+    assert (round(sample.bookie_cpu_us, 6), sample.resting_cores) == (10.0, 0.025)
+    assert round(sample.other_cores, 6) == 0.5
+
+
+def test_the_machines_cpu_time_leaves_out_idling_and_waiting_for_disks() -> None:
+    assert parse_machine_cpu("cpu  1 20 300 9999 9999 4000 50000 600000 7 7\ncpu0 1 2 3\n") == 654_321
+
+
+def test_the_details_of_a_row_stand_in_its_json_for_both_sides() -> None:
+    side = Side((1.0, 2.0, 3.0), (0.1, 0.1, 0.1))
+    row = Row("bookie/x", "adds/s", "higher", side, "peer", side, 2.0, 0.8, {"p50 ms": (1.0, 3.0)})
+    written = row.as_json()
+    assert written["detail"] == {"p50 ms": {"ours": 1.0, "theirs": 3.0}}
+    assert {"name", "unit", "better", "ours", "peer", "theirs", "ratio", "goal", "floor"} <= written.keys()
