@@ -12,11 +12,14 @@ import typer
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.cli.bookie_cookie import cookie_app, format_bookie
+from magnetar.cli.bookie_inspect import entrylog_app, ledger_app
+from magnetar.cli.bookie_journal import journal_app
+from magnetar.cli.bookie_repair import index_app, readonly_app
 from magnetar.cli.logs import setup_server_log
 from magnetar.cli.options import ConfigFile, Settings, load_effective
 from magnetar.config.load import Assignment
 from magnetar.config.root import Config
-from magnetar.errors import MagnetarError
+from magnetar.errors import ConfigError, MagnetarError
 from magnetar.metadata.open import open_store
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.metrics import Metrics
@@ -24,6 +27,11 @@ from magnetar.runtime.system import SystemRuntime
 
 app = typer.Typer(help="Run a storage node, and look after it.")
 app.add_typer(cookie_app, name="cookie")
+app.add_typer(journal_app, name="journal")
+app.add_typer(entrylog_app, name="entrylog")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(index_app, name="index")
+app.add_typer(readonly_app, name="readonly")
 app.command("format")(format_bookie)
 
 
@@ -40,11 +48,13 @@ def bookie(
     settings: Settings = None,
 ) -> None:
     """Run a bookie until a signal ends it; prints one JSON line when it is ready."""
-    if context.invoked_subcommand is not None:
-        return
     given = {"metadata.url": metadata, "bookie.dir": directory, "bookie.port": port, "bookie.bookie_id": bookie_id}
     names = {"metadata.url": "--metadata", "bookie.dir": "--dir", "bookie.port": "--port", "bookie.bookie_id": "--id"}
     flags = [Assignment(key, str(value), names[key]) for key, value in given.items() if value is not None]
+    if (subcommand := context.invoked_subcommand) is not None:
+        if flags or config or settings:  # They would be lost, and the command work on another bookie.
+            raise ConfigError(f"options go behind the command: magnetar bookie {subcommand} ... --dir D")
+        return
     effective = load_effective(config, settings, flags=flags)
     setup_server_log(effective)
     run(lambda: _serve(effective.config))

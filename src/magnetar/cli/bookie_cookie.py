@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -26,47 +24,32 @@ from magnetar.bookie.directories import (
 )
 from magnetar.cli.logs import setup_short_command_log
 from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
-from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_json, print_table
+from magnetar.cli.output import EXIT_INTERRUPTED, print_json, print_table
+from magnetar.cli.stopped_bookie import confirm
+from magnetar.cli.stores import Opened, Url, load_for_store, run_on_store
 from magnetar.config.load import Assignment
-from magnetar.config.root import Config
 from magnetar.errors import (
     BookieRegisteredError,
     ConfigError,
     CookieMismatchError,
     DiskError,
-    MetadataError,
     NodeExistsError,
     NoNodeError,
 )
 from magnetar.ids import BookieId
 from magnetar.metadata.bookkeeper.cluster import read_cluster
-from magnetar.metadata.bookkeeper.cookies import Cookie, CookieStore, decode_cookie, encode_cookie
-from magnetar.metadata.bookkeeper.paths import BookKeeperPaths, stored_bookie_id
-from magnetar.metadata.open import open_store
-from magnetar.metadata.store import ANY_VERSION, MetadataStore
+from magnetar.metadata.bookkeeper.cookies import Cookie, decode_cookie, encode_cookie
+from magnetar.metadata.bookkeeper.paths import stored_bookie_id
+from magnetar.metadata.store import ANY_VERSION
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.system import SystemRuntime
 
 _COOKIE_BYTES_MAX = 2**18
 _KEPT = (LOCK_FILE, "lost+found")  # The lock is held by us: without it another process could come in.
 
-Url: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--metadata", metavar="URL", help="The store: sqlite:PATH or zk://host:2181,host:2181/chroot."),
-]
 Bookie: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="A bookie's id, such as host:3181.")]
 
 cookie_app = typer.Typer(no_args_is_help=True, help="Show, write or delete the cookie of a bookie in the metadata.")
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    store: MetadataStore
-    paths: BookKeeperPaths
-
-    @property
-    def cookies(self) -> CookieStore:
-        return CookieStore(self.store, self.paths)
 
 
 # --- cookie -----------------------------------------------------------------------------------------------------------
@@ -95,7 +78,7 @@ def get_cookie(
             return
         _print_cookie(stored.value, stored.version, as_json)
 
-    _run(command, _load(metadata, config, settings))
+    run_on_store(command, load_for_store(metadata, config, settings))
 
 
 @cookie_app.command("create")
@@ -128,7 +111,7 @@ def create_cookie(
             ) from None
         _print_cookie(cookie, 0, as_json)
 
-    _run(command, _load(metadata, config, settings))
+    run_on_store(command, load_for_store(metadata, config, settings))
 
 
 @cookie_app.command("delete")
@@ -142,8 +125,8 @@ def delete_cookie(
 ) -> None:
     """Declare a bookie gone. Its data must be elsewhere: a bookie of this id can then start empty."""
     bookie_id = _checked(bookie)
-    effective = _load(metadata, config, settings)
-    _confirm(
+    effective = load_for_store(metadata, config, settings)
+    confirm(
         f"Delete the cookie of {bookie_id}? Ledgers that name it lose a copy unless they were re-replicated.", force
     )
 
@@ -155,7 +138,7 @@ def delete_cookie(
         await opened.cookies.delete(bookie_id, ANY_VERSION if force else node.version)
         _print({"deleted": bookie_id}, as_json)
 
-    _run(command, effective)
+    run_on_store(command, effective)
 
 
 async def _require_not_registered(opened: Opened, bookie: BookieId) -> None:
@@ -230,7 +213,7 @@ def format_bookie(
     existing = [path for path in layout.all if Path(path).is_dir()]
     if not existing:
         raise DiskError(f"none of these directories exists: {', '.join(layout.all)}")
-    _confirm(f"Remove everything in {', '.join(existing)}?", force)
+    confirm(f"Remove everything in {', '.join(existing)}?", force)
     if run(lambda: _format(layout)) is None:
         raise typer.Exit(EXIT_INTERRUPTED)
     _print({"formatted": existing}, as_json)
@@ -267,44 +250,3 @@ def _remove_all(directory: Directory) -> None:
             raise DiskError(
                 f"cannot remove {path}: {error.strerror}; what is left cannot be started: format it again"
             ) from None
-
-
-def _confirm(question: str, force: bool) -> None:
-    if force:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody can be asked here: say --force if you mean it")
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(EXIT_FAILED)
-
-
-# --- the store --------------------------------------------------------------------------------------------------------
-
-
-def _load(url: str | None, config: Path | None, settings: list[str] | None) -> Config:
-    flags = [Assignment("metadata.url", url, "--metadata")] if url is not None else []
-    effective = load_effective(config, settings, flags=flags)
-    setup_short_command_log(effective)
-    return effective.config
-
-
-def _run(command: Callable[[Opened], Awaitable[None]], config: Config) -> None:
-    _check_url(config.metadata.url)
-
-    async def main() -> bool:
-        async with await open_store(config, SystemRuntime()) as store:
-            await command(Opened(store, BookKeeperPaths(config.metadata.ledgers_root)))
-        return True
-
-    if run(main) is None:
-        raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _check_url(url: str) -> None:
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        raise ConfigError(
-            "metadata.url is memory:, which is empty in this process; use --metadata sqlite:PATH or zk://"
-        )
-    if scheme == "sqlite" and rest and not Path(rest).exists():
-        raise MetadataError(f"there is no store at {rest}; make one with: magnetar metadata init --metadata {url}")

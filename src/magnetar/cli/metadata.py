@@ -4,51 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from magnetar.cli.logs import setup_short_command_log
-from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
-from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_json, print_table, printable
-from magnetar.config.load import Assignment
-from magnetar.config.root import Config
-from magnetar.errors import ConfigError, MetadataError, NoNodeError
+from magnetar.cli.options import AsJson, ConfigFile, Settings
+from magnetar.cli.output import EXIT_FAILED, print_json, print_table, printable
+from magnetar.cli.stores import Opened, Url, load_for_store, run_on_store
+from magnetar.errors import NoNodeError
 from magnetar.ids import LEDGER_ID_MAX, LedgerId
 from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
 from magnetar.metadata.bookkeeper.inspect import Description, describe, ledger_document
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.metadata.open import open_store
 from magnetar.metadata.paths import check_path, join
 from magnetar.metadata.store import MetadataStore, Node
-from magnetar.runtime.event_loop import run
-from magnetar.runtime.system import SystemRuntime
 
 READS_AT_ONCE_MAX = 100  # A directory may have ten thousand children.
 
-Url: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--metadata", metavar="URL", help="The store: sqlite:PATH or zk://host:2181,host:2181/chroot."),
-]
 ShowPassword: TypeAlias = Annotated[
     bool, typer.Option("--show-password", help="Print a ledger's password instead of its length.")
 ]
 
 app = typer.Typer(no_args_is_help=True, help="Initialise and inspect the metadata of a cluster.")
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a command works with."""
-
-    store: MetadataStore
-    paths: BookKeeperPaths
-    runtime: SystemRuntime
 
 
 @app.command()
@@ -65,7 +43,7 @@ def init(
         made = await init_cluster(opened.store, opened.paths, opened.runtime.entropy, accept_existing=if_missing)
         _print_fields({"root": made.root, "instance_id": made.instance_id}, as_json)
 
-    _run(command, _load(metadata, config, settings), creates=True)
+    run_on_store(command, load_for_store(metadata, config, settings), creates=True)
 
 
 @app.command()
@@ -90,7 +68,7 @@ def ls(
         else:
             print_table(("name", "bytes", "version", "ephemeral"), [list(row.values()) for row in rows])
 
-    _run(command, _load(metadata, config, settings))
+    run_on_store(command, load_for_store(metadata, config, settings))
 
 
 async def _read_all(store: MetadataStore, path: str, names: list[str]) -> list[tuple[str, Node]]:
@@ -125,7 +103,7 @@ def get(
             return
         _print_node(path, node, describe(opened.paths, path, node, show_password=show_password), as_json)
 
-    _run(command, _load(metadata, config, settings))
+    run_on_store(command, load_for_store(metadata, config, settings))
 
 
 @app.command()
@@ -147,7 +125,7 @@ def ledger(
         path = opened.paths.ledger(LedgerId(ledger_id))
         _print_ledger({**document, "path": path, "node_version": stored.version}, as_json)
 
-    _run(command, _load(metadata, config, settings))
+    run_on_store(command, load_for_store(metadata, config, settings))
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
@@ -218,37 +196,3 @@ def _when(milliseconds: int) -> str:
         return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC ({milliseconds})"
     except (OverflowError, ValueError, OSError):  # A time beyond the calendar.
         return str(milliseconds)
-
-
-# --- the store --------------------------------------------------------------------------------------------------------
-
-
-def _load(url: str | None, config: Path | None, settings: list[str] | None) -> Config:
-    flags = [Assignment("metadata.url", url, "--metadata")] if url is not None else []
-    effective = load_effective(config, settings, flags=flags)
-    setup_short_command_log(effective)
-    return effective.config
-
-
-def _run(command: Callable[[Opened], Awaitable[None]], config: Config, *, creates: bool = False) -> None:
-    """Runs the command on an open store."""
-    _check_url(config.metadata.url, creates)
-    runtime = SystemRuntime()
-
-    async def main() -> bool:
-        async with await open_store(config, runtime) as store:
-            await command(Opened(store, BookKeeperPaths(config.metadata.ledgers_root), runtime))
-        return True
-
-    if run(main) is None:
-        raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _check_url(url: str, creates: bool) -> None:
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        raise ConfigError(
-            "metadata.url is memory:, which ends with this command; use --metadata sqlite:PATH or --metadata zk://host:2181"
-        )
-    if scheme == "sqlite" and rest and not creates and not Path(rest).exists():
-        raise MetadataError(f"there is no store at {rest}; make one with: magnetar metadata init --metadata {url}")

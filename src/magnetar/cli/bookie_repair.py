@@ -1,0 +1,273 @@
+"""`magnetar bookie index rebuild` and `readonly`: what changes a stopped bookie's files.
+
+Rebuild:   the new index is made beside the old one, complete and closed, before it takes its name. Killed at any line,
+           the bookie still has its old index, or none: then it refuses to start, and the next rebuild goes on with the
+           flags of the old one, which was set aside.
+Flags:     only an index that has all the journal was told of can be trusted with flags: fences are for ever. One that
+           is behind is treated as lost, and what it had is kept aside.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from magnetar.bookie.read_only import read_operator_status, write_operator_status
+from magnetar.cli.options import AsJson, ConfigFile, Settings
+from magnetar.cli.output import print_json, print_table
+from magnetar.cli.stopped_bookie import (
+    Dir,
+    Force,
+    Progress,
+    StoppedBookie,
+    confirm,
+    is_dir,
+    load_for_bookie,
+    open_index_read_only,
+    run_on_bookie,
+)
+from magnetar.errors import DiskError, IndexDamagedError, LogDamagedError
+from magnetar.storage.entry_log_format import Block, log_path
+from magnetar.storage.entry_log_reader import Damage, EntryLogReader
+from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.storage.location_index import LocationIndex
+from magnetar.storage.open_storage import open_rocksdb_index
+from magnetar.storage.rebuild import RebuildReport, rebuild_index
+
+index_app = typer.Typer(no_args_is_help=True, help="Look after the location index of a stopped bookie.")
+readonly_app = typer.Typer(no_args_is_help=True, help="Let a stopped bookie take no entries when it starts again.")
+
+_NEW = ".new"
+_OLD = ".old"
+_KEPT = ".damaged"
+
+
+# --- index rebuild ----------------------------------------------------------------------------------------------------
+
+
+@index_app.command("rebuild")
+def rebuild(
+    directory: Dir = None,
+    force: Force = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the index anew from the entry logs. Flags, which no log has, are taken over from the old one."""
+    effective = load_for_bookie(directory, config, settings)
+    confirm("Rebuild the location index from the entry logs, and remove the old one?", force)
+
+    async def command(bookie: StoppedBookie) -> None:
+        _print(await _rebuild(bookie), as_json)
+
+    run_on_bookie(command, effective, if_running="only a stopped bookie's index can be rebuilt: stop it first")
+
+
+async def _rebuild(bookie: StoppedBookie) -> dict[str, Any]:
+    current = Path(bookie.index_path)
+    new, aside = current.with_name(current.name + _NEW), current.with_name(current.name + _OLD)
+    mark = await bookie.mark()
+    async with bookie.ledger_dirs() as dirs:
+        _remove(new)
+        source = await _source(bookie, current, aside)
+        old = await _trusted(bookie, source, mark)
+        try:
+            report = await _make(bookie, dirs, new, old, mark)
+        finally:
+            if old is not None:
+                await old.aclose()
+    kept = await _swap(bookie, current, new, aside, source, keep=report.flags_lost)
+    _note_problems(bookie, report, kept)
+    return {
+        "index": str(current),
+        "logs": report.logs,
+        "entries": report.entries,
+        "mark": mark,
+        "flags_lost": report.flags_lost,
+        "may_miss_entries": report.may_miss_entries,
+    }
+
+
+async def _source(bookie: StoppedBookie, current: Path, aside: Path) -> Path:
+    """Which index has the flags: after a rebuild that was killed between its renames, the one set aside."""
+    if not is_dir(aside):
+        return current
+    return current if await _has_mark(bookie, current) else aside
+
+
+async def _trusted(bookie: StoppedBookie, path: Path, mark: int) -> LocationIndex | None:
+    """None: it cannot be opened, or lost what it had synced."""
+    try:
+        index = await open_index_read_only(bookie.runtime, str(path))
+    except (DiskError, IndexDamagedError):
+        return None
+    try:
+        if (await index.mark() or 0) >= mark:  # None: nothing was ever flushed, so nothing can be missing at mark 0.
+            return index
+    except (DiskError, IndexDamagedError):
+        pass
+    await index.aclose()
+    return None
+
+
+async def _has_mark(bookie: StoppedBookie, path: Path) -> bool:
+    index = await _trusted(bookie, path, 0)
+    if index is None:
+        return False
+    try:
+        return await index.mark() is not None
+    finally:
+        await index.aclose()
+
+
+async def _make(
+    bookie: StoppedBookie, dirs: LedgerDirs, new: Path, old: LocationIndex | None, mark: int
+) -> RebuildReport:
+    logs = _WatchedLogs(dirs, bookie.config.storage.open_logs_max)
+    index = await open_rocksdb_index(bookie.runtime, str(new))
+    try:
+        return await rebuild_index(dirs, logs, index, old=old, mark=mark)
+    finally:
+        logs.progress.clear()
+        await index.aclose()
+        await logs.aclose()
+
+
+class _WatchedLogs(EntryLogReader):
+    """Tells a person how far it has come."""
+
+    def __init__(self, dirs: LedgerDirs, open_logs_max: int) -> None:
+        super().__init__(dirs, open_logs_max)
+        self.progress = Progress()
+        self._scanned = 0
+        self._logs = len(dirs.log_ids())
+
+    async def scan(self, log_id: int) -> AsyncIterator[Block | Damage]:
+        self._scanned += 1
+        async for found in super().scan(log_id):
+            await self.progress.tick(f"log {self._scanned} of {self._logs}, {self.bytes_read >> 20} MiB read")
+            yield found
+
+
+async def _swap(
+    bookie: StoppedBookie, current: Path, new: Path, aside: Path, source: Path, *, keep: bool
+) -> Path | None:
+    """Returns where the old one is kept, if it is."""
+    disk = bookie.directories.first_ledger.disk
+    if source == current:
+        _remove(aside)
+        if is_dir(current):
+            _rename(current, aside)
+    else:
+        _remove(current)  # The empty one that a start made after an interrupted rebuild.
+    await disk.sync_dir()
+    _rename(new, current)
+    await disk.sync_dir()
+    kept = _keep(aside, current.with_name(current.name + _KEPT)) if keep else None
+    _remove(aside)
+    await disk.sync_dir()
+    return kept
+
+
+def _keep(aside: Path, kept: Path) -> Path | None:
+    """The first one that was damaged has the most; a later one is not kept."""
+    if is_dir(aside) and not kept.exists():
+        _rename(aside, kept)
+    return kept if kept.exists() else None
+
+
+def _rename(old: Path, new: Path) -> None:
+    try:
+        old.rename(new)
+    except OSError as error:
+        raise DiskError(f"cannot rename {old} to {new}: {error.strerror}; run the rebuild again") from None
+
+
+def _remove(path: Path) -> None:
+    if not path.is_dir():
+        return
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise DiskError(f"cannot remove {path}: {error.strerror}") from None
+
+
+def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | None) -> None:
+    problems = bookie.problems
+    problems.extend(LogDamagedError(reason) for reason in report.unreadable_logs.values())
+    for damage in report.damage:
+        if not damage.is_tail:
+            problems.append(
+                LogDamagedError(f"{log_path(damage.log_id)}: no blocks from {damage.offset} to {damage.end}")
+            )
+    if report.may_miss_entries:
+        problems.append(
+            LogDamagedError(
+                "entries may be missing: all ledgers are in limbo now, so that no wrong answer is given; the bookie "
+                "can start, and auto-recovery should copy its ledgers from others"
+            )
+        )
+    if report.flags_lost:
+        where = "" if kept is None else f" (what there was is in {kept})"
+        problems.append(
+            IndexDamagedError(
+                f"fences could not be taken over from the old index{where}: all ledgers are fenced and in limbo now, "
+                "and fences of ledgers without an entry here are gone. Treat this bookie as one that lost a disk"
+            )
+        )
+
+
+# --- readonly ---------------------------------------------------------------------------------------------------------
+
+_IF_RUNNING = (
+    "a running bookie tells at /health whether it is read-only, and reads what an operator says when it starts: "
+    "stop it, use this command, start it"
+)
+
+
+@readonly_app.command("on")
+def read_only_on(
+    directory: Dir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """From its next start on the bookie serves reads and takes no entries, until `readonly off`."""
+    _read_only(True, directory, config, settings, as_json)
+
+
+@readonly_app.command("off")
+def read_only_off(
+    directory: Dir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """From its next start on the bookie takes entries again, unless a disk is full or it is configured otherwise."""
+    _read_only(False, directory, config, settings, as_json)
+
+
+@readonly_app.command("show")
+def show_read_only(
+    directory: Dir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """Print whether an operator, or the configuration, keeps the bookie from taking entries."""
+    _read_only(None, directory, config, settings, as_json)
+
+
+def _read_only(
+    wanted: bool | None, directory: str | None, config: Path | None, settings: list[str] | None, as_json: bool
+) -> None:
+    async def command(bookie: StoppedBookie) -> None:
+        if wanted is not None:
+            await write_operator_status(bookie.directories, bookie.runtime.entropy, is_read_only=wanted)
+        by_operator = await read_operator_status(bookie.directories)
+        configured = bookie.config.bookie.force_read_only
+        _print({"by_operator": by_operator, "configured": configured, "read_only": by_operator or configured}, as_json)
+
+    run_on_bookie(command, load_for_bookie(directory, config, settings), if_running=_IF_RUNNING)
+
+
+def _print(fields: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(fields)
+    else:
+        print_table(("field", "value"), list(fields.items()))

@@ -1,0 +1,295 @@
+"""The files of a stopped bookie, for commands that look into them.
+
+Locks:     all directories are locked while a command works, so a running bookie is refused, and none can start.
+Unchanged: nothing is created, cut off or put in order. The index is opened read-only, and the journal's records behind
+           the mark are replayed into memory only: what is seen is what the bookie will know after its next start.
+Problems:  damage does not end a listing. It is noted, told at the end, and makes the exit code 1.
+Read next: bookie_journal.py, bookie_inspect.py, bookie_repair.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from magnetar.bookie.directories import BookieDirectories, DirectoryLayout, open_directories
+from magnetar.bookie.replay import Replay
+from magnetar.cli.logs import setup_short_command_log
+from magnetar.cli.options import load_effective
+from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error, printable
+from magnetar.config.load import Assignment
+from magnetar.config.root import Config
+from magnetar.errors import ConfigError, DiskError, FileLockedError, JournalDamagedError, MagnetarError
+from magnetar.runtime.disk import Disk
+from magnetar.runtime.event_loop import run
+from magnetar.runtime.offload import Offload
+from magnetar.runtime.runtime import Runtime
+from magnetar.runtime.system import SystemRuntime
+from magnetar.storage.entry_log_format import LOGS
+from magnetar.storage.frames import by_ledger, scan_frames
+from magnetar.storage.journal_files import DIRECTORY as JOURNAL
+from magnetar.storage.journal_format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence
+from magnetar.storage.journal_mark import JournalMark
+from magnetar.storage.journal_replay import Deliver, replay_files
+from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.storage.ledger_storage import LedgerStorage
+from magnetar.storage.location_index import LocationIndex
+from magnetar.storage.open_storage import INDEX
+
+_PROGRESS_SECONDS = 0.2
+
+Dir: TypeAlias = Annotated[str | None, typer.Option("--dir", metavar="D", help="The bookie's directory.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Do not ask.")]
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedBookie:
+    config: Config
+    runtime: SystemRuntime
+    directories: BookieDirectories
+    problems: list[MagnetarError] = field(default_factory=list)
+    """What makes the exit code 1."""
+
+    @property
+    def layout(self) -> DirectoryLayout:
+        return self.directories.layout
+
+    @property
+    def index_path(self) -> str:
+        return f"{self.layout.ledger[0]}/{INDEX}"
+
+    @property
+    def journal_disk(self) -> Disk:
+        """Files are below `journal/`."""
+        return self.directories.all[0].disk
+
+    async def mark(self) -> int:
+        disks = {directory.path: directory.disk for directory in self.directories.ledger}
+        return (await JournalMark.open(disks)).sequence
+
+    async def replay(self, mark: int, deliver: Deliver) -> JournalDamagedError | None:
+        """Delivers what is behind the mark; damage is noted, and what stands before it was delivered."""
+        if not is_dir(self.layout.journal[0], JOURNAL):
+            return None  # It was stamped and never served.
+        try:
+            await replay_files(self.journal_disk, JOURNAL, mark, deliver)
+        except JournalDamagedError as error:
+            self.problems.append(error)
+            return error
+        return None
+
+    @asynccontextmanager
+    async def ledger_dirs(self) -> AsyncIterator[LedgerDirs]:
+        for root in self.layout.ledger:
+            if not is_dir(root, LOGS):  # Opening would make it.
+                raise DiskError(
+                    f"{root} has no directory {LOGS}: it is not a ledger directory of a bookie that has run"
+                )
+        dirs = await LedgerDirs.open(self.runtime, self.layout.ledger)
+        try:
+            yield dirs
+        finally:
+            await dirs.aclose()
+
+
+def load_for_bookie(directory: str | None, config: Path | None, settings: list[str] | None) -> Config:
+    flags = [Assignment("bookie.dir", directory, "--dir")] if directory is not None else []
+    effective = load_effective(config, settings, flags=flags)
+    setup_short_command_log(effective)
+    return effective.config
+
+
+def run_on_bookie(
+    command: Callable[[StoppedBookie], Awaitable[None]],
+    config: Config,
+    *,
+    if_running: str = "this command reads the files of a stopped bookie: stop it first",
+) -> None:
+    """Runs the command with the directories locked; `if_running` is what to do about one that runs."""
+    layout = DirectoryLayout.from_config(config.bookie, base=str(Path.cwd()))
+    if len(layout.journal) > 1:
+        raise ConfigError("bookie.journal_dirs names several directories, but one journal is written: name one")
+    missing = [path for path in layout.all if not is_dir(path)]
+    if missing:
+        raise DiskError(f"{', '.join(missing)}: no such directory; name the bookie's with --dir, --config or --set")
+
+    async def main() -> int:
+        runtime = SystemRuntime()
+        try:
+            directories = await open_directories(runtime, layout, create=False)
+        except FileLockedError as error:
+            raise FileLockedError(f"{error}; {if_running}") from None
+        bookie = StoppedBookie(config, runtime, directories)
+        try:
+            await command(bookie)
+        finally:
+            await directories.aclose()
+        for problem in bookie.problems:
+            print_error(problem)
+        return EXIT_FAILED if bookie.problems else 0
+
+    code = run(main)
+    if code != 0:
+        raise typer.Exit(EXIT_INTERRUPTED if code is None else code)
+
+
+# --- ledgers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Ledgers:
+    """Storage as it will be after the next start."""
+
+    storage: LedgerStorage
+    journaled: dict[int, set[int]]
+    """What is only in the journal yet, or in the journal too: entries by ledger; none for a fence or a LAC alone."""
+
+
+@asynccontextmanager
+async def open_ledgers(bookie: StoppedBookie, *, in_memory: bool = True) -> AsyncIterator[Ledgers]:
+    """If not `in_memory`, reads see only what is in index and logs: what the journal has too must not hide damage."""
+    mark = await bookie.mark()
+    async with bookie.ledger_dirs() as dirs:
+        index = await open_index_read_only(bookie.runtime, bookie.index_path)
+        try:
+            storage = await LedgerStorage.open(
+                dirs,
+                index,
+                bookie.runtime.entropy,
+                bookie.config.storage,
+                submitted=lambda: mark,
+                journal_mark=mark,
+            )
+            try:
+                yield await _replayed(bookie, storage, mark, in_memory)
+            finally:
+                await storage.logs.aclose()
+        finally:
+            await index.aclose()
+
+
+async def _replayed(bookie: StoppedBookie, storage: LedgerStorage, mark: int, in_memory: bool) -> Ledgers:
+    replay = Replay(storage)
+    journaled: dict[int, set[int]] = {}
+
+    def deliver(record: JournalRecord) -> None:
+        if in_memory:
+            replay.deliver(record)
+        match record.kind:
+            case RecordKind.ADDS:
+                adds = scan_frames(record.body, f"journal record {record.sequence}")
+                for ledger_id, first, end in by_ledger(adds):
+                    journaled.setdefault(ledger_id, set()).update(adds.entry_ids[first:end])
+            case RecordKind.FENCE:
+                journaled.setdefault(decode_fence(record.body).ledger_id, set())
+            case RecordKind.EXPLICIT_LAC:
+                journaled.setdefault(decode_explicit_lac(record.body).ledger_id, set())
+
+    await bookie.replay(mark, deliver)
+    await replay.finish()
+    return Ledgers(storage, journaled)
+
+
+async def open_index_read_only(runtime: Runtime, path: str) -> LocationIndex:
+    if not _is_rocksdb(path):
+        raise DiskError(f"there is no location index at {path}; make it from the logs: magnetar bookie index rebuild")
+    from magnetar.cli.read_only_index import ReadOnlyRocksDb  # Loading RocksDB takes long.
+
+    reading, writing = runtime.offload(name="index-read"), runtime.offload(name="index-open")
+    try:
+        return LocationIndex(await writing(ReadOnlyRocksDb, path), reading, writing)
+    except BaseException:
+        await _close(reading, writing)
+        raise
+
+
+def is_dir(*parts: str | Path) -> bool:
+    return Path(*parts).is_dir()
+
+
+def _is_rocksdb(path: str) -> bool:
+    return Path(path, "CURRENT").is_file()
+
+
+async def _close(*lanes: Offload) -> None:
+    for lane in lanes:
+        await lane.aclose()
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+class Listing:
+    """Rows as they come, however many: JSON lines for programs, columns of fixed width for people."""
+
+    def __init__(self, kind: str, widths: dict[str, int], as_json: bool) -> None:
+        self._kind = kind
+        self._widths = widths
+        self._as_json = as_json
+        self.rows = 0
+
+    def row(self, values: Sequence[object]) -> None:
+        assert len(values) == len(self._widths), f"{self._kind} has {len(self._widths)} columns"
+        if self._as_json:
+            print_line({"type": self._kind, **dict(zip(self._widths, values, strict=True))})
+        else:
+            if not self.rows:
+                self._print([name.upper().replace("_", " ") for name in self._widths])
+            self._print(["-" if value is None else printable(value) for value in values])
+        self.rows += 1
+
+    def _print(self, cells: list[str]) -> None:
+        widths = self._widths.values()
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+def print_line(value: dict[str, Any]) -> None:
+    print(json.dumps(value))
+
+
+def note(text: str) -> None:
+    """To people and programs alike, beside the output: nothing is wrong, but it should be known."""
+    print(f"note: {printable(text)}", file=sys.stderr)
+
+
+class Progress:
+    """One line that changes, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._next = time.monotonic() + _PROGRESS_SECONDS
+        self._width = 0
+
+    async def tick(self, text: str) -> None:
+        """Lets a signal through, too."""
+        await asyncio.sleep(0)
+        if self._is_shown and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PROGRESS_SECONDS
+            print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+
+    def clear(self) -> None:
+        if self._width:
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+
+def confirm(question: str, force: bool) -> None:
+    if force:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody can be asked here: say --force if you mean it")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(EXIT_FAILED)
