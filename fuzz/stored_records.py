@@ -36,8 +36,8 @@ def targets() -> list[Target]:
         Target(
             "journal-file-header",
             [encode_file_header(FileHeader(3, 77, 12))],
-            lambda data: decode_file_header(data, file_name(3)),
-            (JournalDamagedError,),
+            lambda data: _found(decode_file_header(data, file_name(3))),
+            (JournalDamagedError, ValueError),
         ),
         Target("journal-fence", [encode_fence(Fence(_LEDGER_ID, _KEY))], decode_fence, (ValueError,)),
         Target(
@@ -46,7 +46,7 @@ def targets() -> list[Target]:
             decode_explicit_lac,
             (ValueError,),
         ),
-        Target("journal-mark", [encode_mark(12_345)], decode_mark, ()),
+        Target("journal-mark", [encode_mark(12_345)], lambda data: _found(decode_mark(data)), (ValueError,)),
         Target(
             "ledger-flags",
             [encode_flags(_LEDGER_ID, _FLAGS)],
@@ -54,6 +54,13 @@ def targets() -> list[Target]:
             (IndexDamagedError,),
         ),
     ]
+
+
+def _found(value: object) -> object:
+    """These decoders say None to what is torn."""
+    if value is None:
+        raise ValueError("torn")
+    return value
 
 
 def _group() -> bytes:
@@ -69,7 +76,7 @@ def _group() -> bytes:
 
 def _read_group(data: bytes) -> None:
     header = decode_group_header(data)
-    if header is None:
-        raise ValueError("not a group")
+    _found(header)
+    assert header is not None
     is_intact(header, data)
     decode_records(header, memoryview(data))
