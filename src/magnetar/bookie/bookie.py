@@ -19,6 +19,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from magnetar.bookie.adds import AddLimits, Adds
+from magnetar.bookie.collector import Collector, MetadataCatalogue
 from magnetar.bookie.connection import Connection, ConnectionCounters
 from magnetar.bookie.directories import DirectoryLayout, open_directories
 from magnetar.bookie.disk_watch import DiskWatch
@@ -37,6 +38,7 @@ from magnetar.bookie.requests import Requests
 from magnetar.config.bookie import NO_HTTP
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError, DiskFullError, MagnetarError
+from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from magnetar.metadata.store import MetadataStore
@@ -109,12 +111,14 @@ class Bookie:
         self.identity = await establish(self._directories, self._store, paths, self._config.bookie, port=port)
         await self._open_storage(layout)
         await self._watch_disks()
+        self._make_collector(paths)
         await self._serve_http()
         await server.start_serving()
         self._closing.push_async_callback(self._drain)
         await self._register(paths)
         self._spawn(self._flush_for_ever(), "bookie-flush")
         self._spawn(self._open_cache_gate(), "bookie-room")
+        self._spawn(self.collector.run(), "bookie-collector")
         self._spawn(self._follow_failures(), "bookie-failures")
 
     async def _bind(self) -> asyncio.Server:
@@ -199,6 +203,12 @@ class Bookie:
         await self.disk_watch.check()
         self.disk_watch.start()
         self._closing.push_async_callback(self.disk_watch.aclose)
+
+    def _make_collector(self, paths: BookKeeperPaths) -> None:
+        ledgers = LedgerMetadataStore(self._store, paths, self._runtime.entropy)
+        catalogue = MetadataCatalogue(self._store, ledgers)
+        config = self._config.storage
+        self.collector = Collector(self._storage, catalogue, self.table, config, lambda: self.disk_watch.verdict)
 
     async def _serve_http(self) -> None:
         observe_bookie(self.metrics, self)

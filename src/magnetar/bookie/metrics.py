@@ -18,6 +18,7 @@ def observe_bookie(metrics: Metrics, bookie: Bookie) -> None:
     for name, doc, read in _gauges(bookie):
         metrics.gauge_callback(f"magnetar_bookie_{name}", doc, read)
     bookie.disk_watch.observe(metrics)
+    bookie.collector.observe(metrics)
 
 
 Reading = tuple[str, str, Callable[[], float]]

@@ -95,8 +95,63 @@ class StorageConfig:
         at_least=1,
         at_most=100_000_000,
     )
+    # Every round lists the metadata of all ledgers of the cluster, so it is rare.
+    gc_interval_ms: int = knob(
+        900_000,
+        "Time between two looks for ledgers that were deleted, and for logs to remove or to compact.",
+        at_least=1,
+        at_most=86_400_000,
+        bookkeeper="gcWaitTime",
+    )
+    # Each takes a read of the metadata and a synced write of the index: the rest waits for the next round.
+    gc_ledgers_max: int = knob(
+        10_000,
+        "Ledgers deleted in one round of garbage collection at most.",
+        at_least=1,
+        at_most=10_000_000,
+    )
+    minor_compaction_threshold_percent: int = knob(
+        20,
+        "Minor compaction rewrites logs of which less than this is alive; 0 turns it off.",
+        at_least=0,
+        at_most=99,
+        bookkeeper="minorCompactionThreshold",
+    )
+    minor_compaction_interval_ms: int = knob(
+        3_600_000,
+        "Time between two minor compactions.",
+        at_least=1,
+        at_most=2_592_000_000,
+        bookkeeper="minorCompactionInterval",
+    )
+    # At 80 % a rewrite moves four bytes for each that it frees: worth it once a day, not once an hour.
+    major_compaction_threshold_percent: int = knob(
+        80,
+        "Major compaction rewrites logs of which less than this is alive; 0 turns it off.",
+        at_least=0,
+        at_most=99,
+        bookkeeper="majorCompactionThreshold",
+    )
+    major_compaction_interval_ms: int = knob(
+        86_400_000,
+        "Time between two major compactions.",
+        at_least=1,
+        at_most=2_592_000_000,
+        bookkeeper="majorCompactionInterval",
+    )
+    # A few percent of what a disk can do: a log of 1 GiB takes half a minute, and nobody notices.
+    compaction_bytes_per_s: int = knob(
+        32 * 2**20,
+        "Compaction reads logs no faster than this.",
+        at_least=1024,
+        at_most=2**40,
+        bookkeeper="compactionRateByBytes",
+    )
 
     def __post_init__(self) -> None:
         check_knobs(self)
         if self.block_bytes > self.write_cache_bytes_max:
             raise ConfigError("storage: block_bytes exceeds write_cache_bytes_max")
+        major = self.major_compaction_threshold_percent
+        if major and self.minor_compaction_threshold_percent > major:
+            raise ConfigError("storage: minor_compaction_threshold_percent exceeds major_compaction_threshold_percent")

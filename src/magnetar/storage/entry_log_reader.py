@@ -78,14 +78,24 @@ class EntryLogReader:
 
     async def ledger_map(self, log_id: int) -> dict[int, int]:
         """Bytes per ledger: from the log's end if it was finished, else by reading all of it."""
+        found = await self.finished_map(log_id)
+        return await self.scanned_map(log_id) if found is None else found
+
+    async def finished_map(self, log_id: int) -> dict[int, int] | None:
+        """None: the log was never finished, or its end is damaged."""
         size = await self.size(log_id)
         footer = await self._read(log_id, max(0, size - FOOTER_BYTES), FOOTER_BYTES)
         map_offset = decode_footer(footer, log_id)
-        if map_offset is not None:
-            data = await self._read(log_id, map_offset, size - FOOTER_BYTES - map_offset)
+        if map_offset is None:
+            return None
+        data = await self._read(log_id, map_offset, size - FOOTER_BYTES - map_offset)
+        try:
             block = decode_block(data, 0, log_id, map_offset)
-            if block.kind == LEDGERS:
-                return decode_ledger_map(block.body)
+        except LogDamagedError:
+            return None
+        return decode_ledger_map(block.body) if block.kind == LEDGERS else None
+
+    async def scanned_map(self, log_id: int) -> dict[int, int]:
         sizes: dict[int, int] = {}
         async for found in self.scan(log_id):
             if isinstance(found, Block) and found.kind == ENTRIES:
@@ -100,10 +110,11 @@ class EntryLogReader:
         end = await self._end_of_blocks(log_id, size)
         offset = HEADER_BYTES
         while offset < end:
-            block = await self._block_at(log_id, offset, end)
-            if block is not None:
+            blocks = await self._blocks_at(log_id, offset, end)
+            for block in blocks:
                 yield block
                 offset += block.place.size
+            if blocks:
                 continue
             following = await self._next_block(log_id, offset + 1, end)
             is_tail = following is None and end == size
@@ -119,6 +130,11 @@ class EntryLogReader:
         if file is not None:
             await file.aclose()
 
+    async def retire(self, log_id: int) -> None:
+        """The directories know the log no more: after this it is not open, and is not opened again."""
+        async with self._opening:
+            await self.forget(log_id)
+
     async def aclose(self) -> None:
         while self._files:
             _, file = self._files.popitem()
@@ -128,14 +144,24 @@ class EntryLogReader:
         footer = await self._read(log_id, max(0, size - FOOTER_BYTES), FOOTER_BYTES)
         return size if decode_footer(footer, log_id) is None else size - FOOTER_BYTES
 
-    async def _block_at(self, log_id: int, offset: int, end: int) -> Block | None:
+    async def _blocks_at(self, log_id: int, offset: int, end: int) -> list[Block]:
+        """The valid block there, and those that came with it. None there: an empty list."""
         try:
-            head = await self._read(log_id, offset, min(_SCAN_BYTES, end - offset))
-            size = BLOCK_HEADER_BYTES + body_bytes(head, log_id, offset)
-            data = head if size <= len(head) else await self._read(log_id, offset, min(size, end - offset))
-            return decode_block(data, 0, log_id, offset)
+            data = await self._read(log_id, offset, min(_SCAN_BYTES, end - offset))
+            size = BLOCK_HEADER_BYTES + body_bytes(data, log_id, offset)
+            if size > len(data):
+                data = await self._read(log_id, offset, min(size, end - offset))
+            blocks = [decode_block(data, 0, log_id, offset)]
         except LogDamagedError:
-            return None
+            return []
+        at = size
+        while at < len(data):
+            try:
+                blocks.append(decode_block(data, at, log_id, offset + at))
+            except LogDamagedError:  # Or cut off by the end of what was read: it is looked at by itself.
+                break
+            at += blocks[-1].place.size
+        return blocks
 
     async def _next_block(self, log_id: int, offset: int, end: int) -> int | None:
         """Where the next valid header is. Its checksum has the place in it, so there are no look-alikes."""
@@ -144,7 +170,7 @@ class EntryLogReader:
             data = await self._read(log_id, offset, min(_SCAN_BYTES, end - offset))
             candidates = sorted(at for kind in kinds for at in _positions(data, kind))
             for at in candidates:
-                if await self._block_at(log_id, offset + at, end) is not None:
+                if await self._blocks_at(log_id, offset + at, end):
                     return offset + at
             offset += max(1, len(data) - 3)  # A kind may lie across two pieces.
         return None

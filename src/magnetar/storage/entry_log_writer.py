@@ -88,6 +88,10 @@ class EntryLogWriter:
         for log in finished:
             await log.file.aclose()
 
+    def log_ids(self) -> set[int]:
+        """Logs that are not finished and durable yet."""
+        return {log.log_id for log in (*self._unsynced, *filter(None, [self._current]))}
+
     async def abandon(self) -> None:
         """Gives the room of what was not synced back, as far as the disk lets us; nothing refers to it."""
         logs, self._unsynced = self._unsynced, []

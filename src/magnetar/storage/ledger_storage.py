@@ -30,9 +30,10 @@ from magnetar.errors import (
     StorageError,
 )
 from magnetar.runtime.entropy import Entropy
+from magnetar.storage.entry_log_format import LOGS, log_path
 from magnetar.storage.entry_log_reader import EntryLogReader
 from magnetar.storage.entry_log_writer import EntryLogWriter
-from magnetar.storage.extents import REMEDY
+from magnetar.storage.extents import REMEDY, Extent
 from magnetar.storage.flush import Flush
 from magnetar.storage.ledger_dirs import LedgerDirs
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
@@ -175,7 +176,7 @@ class LedgerStorage:
 
     async def _finish(self, flush: Flush) -> None:
         try:
-            await self._check_reserve()
+            await self.check_reserve()
             await flush.run(self._writer, self.index, self._config.block_bytes)
         except DiskFullError:
             raise
@@ -186,7 +187,8 @@ class LedgerStorage:
         self._mark = max(self._mark, flush.mark)
         self._flushing = None
 
-    async def _check_reserve(self) -> None:
+    async def check_reserve(self) -> None:
+        """DiskFullError before the index itself meets a full disk."""
         first = self.dirs.dirs[0]
         free_bytes = (await first.writing.usage()).free_bytes
         if free_bytes < self._config.index_reserve_bytes:
@@ -267,6 +269,19 @@ class LedgerStorage:
         known = {ledger_id for cache in self._caches() for ledger_id in cache.ledger_ids() if ledger_id >= first}
         return sorted(known.union(await self.index.ledgers(first, limit)))[:limit]
 
+    async def list_remembered(self) -> list[int]:
+        """All ledgers of which anything is here but a tombstone, in order. Not those whose first flag is unflushed."""
+        found: set[int] = set()
+        first = 0
+        while page := await self.list_ledgers(first):
+            found.update(page)
+            first = page[-1] + 1
+        first = 0
+        while flags := await self.index.all_flags(first, _PAGE):
+            found.update([ledger_id for ledger_id, known in flags if known.deleted_at_ms is None])
+            first = flags[-1][0] + 1
+        return sorted(found)
+
     def _caches(self) -> list[WriteCache]:
         return [self._active] if self._flushing is None else [self._flushing.cache, self._active]
 
@@ -330,7 +345,10 @@ class LedgerStorage:
             if flags is not None and flags.fenced:
                 batch.flags[ledger_id] = self._tombstones.make(ledger_id, flags)
             await self.index.apply(batch)
+            late = self._flags_nowait(ledger_id)
             self._forget(ledger_id)
+            if late is not None and late.fenced and ledger_id not in batch.flags:
+                self._dirty[ledger_id] = late  # Fenced while the batch was written; the next deletion buries it.
             if flags is not None and flags.fenced and flags.deleted_at_ms is None:
                 self._tombstones.count += 1
 
@@ -346,6 +364,46 @@ class LedgerStorage:
         """Drops those that are old enough; returns how many."""
         async with self._flush_lock:
             return await self._tombstones.expire(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
+
+    # --- compacting ---
+
+    async def settled_logs(self) -> list[int]:
+        """Logs that are written no more and that the index knows all of; without the newest: ids are not reused."""
+        async with self._flush_lock:
+            busy = self._writer.log_ids()
+            if self._flushing is not None and self._flushing.batch is not None:
+                busy.update([extent.place.log_id for extent in self._flushing.batch.extents])
+            return [log_id for log_id in self.dirs.log_ids()[:-1] if log_id not in busy]
+
+    def new_writer(self) -> EntryLogWriter:
+        """For copies, in logs of their own."""
+        return EntryLogWriter(self.dirs, self._config.log_bytes_max)
+
+    async def move(self, moves: Sequence[tuple[Extent, Extent]]) -> None:
+        """The copies are durable; from now on they are what is read. What was deleted meanwhile stays deleted."""
+        async with self._flush_lock:
+            if self._failure is not None:
+                raise self._failure
+            await self.check_reserve()
+            present = await self.index.present([old for old, _ in moves])
+            kept = [move for move, is_there in zip(moves, present, strict=True) if is_there]
+            try:
+                await self.index.apply(IndexBatch(removed=[old for old, _ in kept], extents=[new for _, new in kept]))
+            except DiskFullError:
+                raise
+            except (DiskError, StorageError) as error:
+                self._failure = error
+                raise
+
+    async def remove_log(self, log_id: int) -> int:
+        """Nothing in the index refers to it. Returns its size. A read that is on its way to it asks the index again."""
+        directory = self.dirs.dir_of(log_id)
+        size = await self.logs.size(log_id)
+        self.dirs.forget(log_id)
+        await self.logs.retire(log_id)
+        await directory.writing.remove(log_path(log_id))
+        await directory.writing.sync_dir(LOGS)
+        return size
 
     # --- looking ---
 

@@ -12,7 +12,7 @@ Read next: ordered_store.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,6 +67,13 @@ class LocationIndex:
     async def find_all(self, ledger_id: int, entry_id: int) -> list[Extent]:
         """Every extent that holds the entry: for when one of them turns out to be damaged."""
         return await self._reading(_find_all, self._store, ledger_id, entry_id)
+
+    async def present(self, extents: Sequence[Extent]) -> list[bool]:
+        """Whether each of them is in here, in this very place."""
+        found: list[bool] = []
+        for first in range(0, len(extents), _ENCODED_AT_ONCE):
+            found += await self._reading(_present, self._store, extents[first : first + _ENCODED_AT_ONCE])
+        return found
 
     async def last_entry(self, ledger_id: int) -> int | None:
         return await self._reading(_last_entry, self._store, ledger_id)
@@ -137,6 +144,22 @@ def _find(store: OrderedStore, ledger_id: int, entry_id: int) -> Extent | None:
 
 def _find_all(store: OrderedStore, ledger_id: int, entry_id: int) -> list[Extent]:
     return list(_matching(store, ledger_id, entry_id))
+
+
+def _present(store: OrderedStore, extents: Sequence[Extent]) -> list[bool]:
+    return [_is_present(store, extent) for extent in extents]
+
+
+def _is_present(store: OrderedStore, extent: Extent) -> bool:
+    value = store.get(_EXTENT + key_of(extent))
+    if value is None:
+        return False
+    if decode(key_of(extent), value) != extent:
+        raise IndexDamagedError(
+            f"location index: ledger {extent.ledger_id}, from entry {extent.ids[0]} on, it disagrees with the entry "
+            f"log; {REMEDY}"
+        )
+    return True
 
 
 def _last_entry(store: OrderedStore, ledger_id: int) -> int | None:

@@ -83,8 +83,12 @@ class Reads:
 
     async def _another_copy(
         self, damaged: BlockPlace, ledger_id: int, entry_id: int, first_error: StorageDamagedError | DiskError
-    ) -> memoryview:
-        for extent in await self._index.find_all(ledger_id, entry_id):
+    ) -> memoryview | None:
+        """Also when the log was removed since the index was asked. None: the ledger was deleted since then."""
+        extents = await self._index.find_all(ledger_id, entry_id)
+        if not extents:
+            return None
+        for extent in extents:
             if extent.place == damaged:
                 continue
             try:
