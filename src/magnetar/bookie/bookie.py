@@ -178,7 +178,7 @@ class Bookie:
         config, entropy = self._config.bookie, self._runtime.entropy
         self.table = LedgerTable(storage)
         self._records = Records(self._the_journal)
-        cache_gate = Gate(config.max_throttle_ms / 1000)
+        cache_gate = Gate(self._config.storage.max_throttle_ms / 1000)
         add_limits = AddLimits(config.adds_in_progress_max, config.pending_adds_per_writer_max)
         self.adds = Adds(self.table, storage, self._records, cache_gate, self.switch, add_limits, entropy.wall_ms)
         self._records.adds = self.adds

@@ -147,14 +147,6 @@ class BookieConfig:
         at_most=1_000_000,
         bookkeeper="maxPendingReadRequestsPerThread",
     )
-    max_throttle_ms: int = knob(
-        10_000,
-        "How long an add waits while the write cache is full and the other one is still being flushed; then it is "
-        "refused.",
-        at_least=0,
-        at_most=3_600_000,
-        bookkeeper="dbStorage_maxThrottleTimeMs",
-    )
     # A client of BookKeeper gives up an add or a read after five seconds: later answers are of no use to it.
     unwritable_wait_ms: int = knob(
         5_000,

@@ -141,7 +141,6 @@ async def test_a_long_poll_ends_when_the_lac_moves(node: Node, client: Client) -
     waiting = asyncio.ensure_future(
         tail.ask(ReadEntry(1, LAST_ENTRY, previous_lac=0, timeout_ms=10_000, piggyback=True), seconds=15)
     )
-    await asyncio.sleep(0)
     assert node.bookie is not None
     table = node.bookie.table
     await until(lambda: (ledger := table.find(1)) is not None and ledger.waiters, "the reader waits")
