@@ -131,9 +131,15 @@ class Bookie:
             self._requests.connections[connection] = None
             return connection
 
-        server = await asyncio.get_running_loop().create_server(
-            accept, config.listens_on, port, backlog=_BACKLOG, start_serving=False
-        )
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                accept, config.listens_on, port, backlog=_BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"the bookie cannot listen on {config.listens_on}:{port} ({error.strerror or error}): stop what uses "
+                "the port or name another (--port); bookie.listen_host must be an address of this machine"
+            ) from error
         self._server = server
         self._closing.callback(server.close)
         return server

@@ -68,12 +68,15 @@ class Node:
         self.bookie: Bookie | None = None
 
     async def start(self) -> None:
+        self.bookie = await self.open_with(BookieConfig(dir=str(self._directory), port=0))
+
+    async def open_with(self, bookie: BookieConfig) -> Bookie:
         config = Config(
             metadata=MetadataConfig(url="memory:"),
             storage=StorageConfig(write_cache_bytes_max=64 * 1024),
-            bookie=BookieConfig(dir=str(self._directory), port=0),
+            bookie=bookie,
         )
-        self.bookie = await Bookie.open(config, SystemRuntime(), self._store, Metrics(), base="/")
+        return await Bookie.open(config, SystemRuntime(), self._store, Metrics(), base="/")
 
     async def client(self) -> Client:
         assert self.bookie is not None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from magnetar.config.bookie import BookieConfig
+from magnetar.errors import ConfigError
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.availability import decode_availability
 from magnetar.wire.bookkeeper.codes import Code
@@ -225,3 +228,10 @@ async def test_many_entries_survive_flushes_rolls_and_a_restart(node: Node, clie
             answer = await read(reader, 1 + entry_id % 3, entry_id)
             expected = f"entry {entry_id}".encode() * 60
             assert DIGEST.open(1 + entry_id % 3, entry_id, bytes(answer.body)).payload == expected
+
+
+async def test_a_port_that_is_taken_is_said_with_what_to_do(node: Node, tmp_path: Path) -> None:
+    assert node.bookie is not None
+    twin = BookieConfig(dir=str(tmp_path / "twin"), port=node.bookie.port)
+    with pytest.raises(ConfigError, match=r"cannot listen on .*--port"):
+        await node.open_with(twin)
