@@ -16,8 +16,8 @@ class MagnetarError(Exception):
 
     retryable: ClassVar[bool] = False
     """The same call may succeed later, and repeating it does no harm."""
-    outcome_unknown: ClassVar[bool] = False
-    """The operation may or may not have been done; only looking tells."""
+    outcome_unknown: bool = False
+    """The operation may or may not have been done; only looking tells. Of some classes only the instance knows."""
     wire_code: ClassVar[int | None] = None
     """The number this situation has in the protocol it comes from, where there is one."""
 
@@ -258,6 +258,7 @@ class JournalDamagedError(JournalError):
         super().__init__(f"journal file {path} is damaged at offset {offset}: {what}")
         self.path = path
         self.offset = offset
+        self.what = what
 
 
 class JournalFailedError(JournalError):
@@ -272,3 +273,143 @@ class JournalOverloadedError(JournalError):
 
 class MarkDamagedError(JournalError):
     """The file that says where replay begins is damaged."""
+
+
+# --- quorums and placement --------------------------------------------------------------------------------------------
+
+
+class InvalidQuorumError(MagnetarError):
+    """Ensemble size, write quorum and ack quorum do not fit together; the message says which and what is allowed."""
+
+
+class NotEnoughBookiesError(MagnetarError):
+    """Too few writable bookies for the ensemble, or for the placement rule that is enforced; more may come."""
+
+    retryable = True
+    wire_code = -6
+
+    def __init__(
+        self, *, needed: int, known: int, writable: int, quarantined: int, excluded: int = 0, rule: str = ""
+    ) -> None:
+        """`quarantined` and `excluded` are among the writable; `rule` says what the bookies that are there break."""
+        what = f"not enough bookies: {needed} needed, {known} known, {writable} writable, {quarantined} quarantined"
+        if excluded:
+            what += f", {excluded} excluded because they failed or are in use"
+        if rule:
+            what += f"; {rule}"
+        super().__init__(f"{what}: start more bookies or make read-only ones writable, or use a smaller ensemble")
+        self.needed = needed
+        self.known = known
+        self.writable = writable
+        self.quarantined = quarantined
+        self.excluded = excluded
+
+
+# --- ledgers, as a client sees them -----------------------------------------------------------------------------------
+
+
+class LedgerError(MagnetarError):
+    """An operation on a ledger failed."""
+
+
+class BookieUnavailableError(LedgerError):
+    """A bookie cannot be reached, or the connection to it was lost. What it was asked for may or may not be done."""
+
+    retryable = True
+    wire_code = -8
+
+
+class RequestTimeoutError(BookieUnavailableError):
+    """A bookie did not answer in time. What it was asked for may or may not be done."""
+
+    wire_code = -23
+
+
+class LedgerFencedError(LedgerError):
+    """Another client took the ledger over; this writer is finished. The other may keep adds that were pending."""
+
+    wire_code = -101
+
+
+class LedgerClosedError(LedgerError):
+    """The ledger, or this handle of it, is closed: open another."""
+
+    wire_code = -11
+
+
+class WriterFailedError(LedgerError):
+    """The writer gave up; the message says why. What it acknowledged stays: close it, and write to another ledger."""
+
+    wire_code = -12
+
+
+class AddTimeoutError(WriterFailedError):
+    """Too few bookies have stored an entry in time."""
+
+    wire_code = -21
+
+
+class EnsembleChangesExceededError(WriterFailedError):
+    """The writer's bookies failed more often than it may replace them in so short a time."""
+
+
+class WriterBusyError(LedgerError):
+    """The writer has as much in flight as it may; nothing was sent."""
+
+    retryable = True
+
+
+class EntryTooLargeError(LedgerError):
+    """The entry does not fit into a frame; nothing was sent."""
+
+
+class DuplicateEntryError(LedgerError):
+    """The entry id was given before; nothing was sent."""
+
+    wire_code = -104
+
+
+class WrongPasswordError(LedgerError):
+    """The ledger was created with another password. `wire_code` is that of BookKeeper's clients, as below."""
+
+    wire_code = -102
+
+
+class EntryAbsentError(LedgerError):
+    """No bookie has the entry, and all that could have it said so."""
+
+    wire_code = -13
+
+
+class EntryUnavailableError(LedgerError):
+    """Some bookie may have the entry and could not give it; the message says which and why."""
+
+    retryable = True
+    wire_code = -1
+
+
+class EntryDamagedError(EntryUnavailableError):
+    """Every bookie that has the entry has it damaged: asking again does not help."""
+
+    retryable = False
+    wire_code = -5
+
+
+class EntryOutOfRangeError(LedgerError):
+    """The entry is beyond the last one that is known to be committed; an open ledger may get there."""
+
+    wire_code = -1
+
+
+class LacUnknownError(LedgerError):
+    """Too few bookies answered to say how far the ledger is committed; the message says which did not, and why."""
+
+    retryable = True
+    wire_code = -1
+
+
+class LedgerRecoveryError(LedgerError):
+    """Recovery could not decide where the ledger ends, or could not repair its end. It stays marked as in recovery."""
+
+    retryable = True
+    wire_code = -10

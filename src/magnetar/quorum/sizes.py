@@ -1,0 +1,47 @@
+"""The three numbers of a ledger, and what follows from them.
+
+Ensemble E:      bookies that share a fragment.
+Write quorum Qw: bookies that get each entry.
+Ack quorum Qa:   bookies that must have stored an entry durably before it counts as written.
+Read next: write_sets.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.errors import InvalidQuorumError
+
+ENSEMBLE_SIZE_MAX = 255  # Write sets are tables of E times Qw numbers: a wrong number must not fill the memory.
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSizes:
+    """Checked when made: 1 ≤ Qa ≤ Qw ≤ E."""
+
+    ensemble: int
+    write: int
+    ack: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ensemble <= ENSEMBLE_SIZE_MAX:
+            raise InvalidQuorumError(f"ensemble size {self.ensemble}: allowed is 1 to {ENSEMBLE_SIZE_MAX}")
+        if not 1 <= self.write <= self.ensemble:
+            raise InvalidQuorumError(
+                f"write quorum {self.write}: allowed is 1 to the ensemble size, here {self.ensemble}"
+            )
+        if not 1 <= self.ack <= self.write:
+            raise InvalidQuorumError(f"ack quorum {self.ack}: allowed is 1 to the write quorum, here {self.write}")
+
+    @property
+    def absence(self) -> int:
+        """QC: so many bookies of a write set without an entry leave fewer than Qa that could have stored it."""
+        return self.write - self.ack + 1
+
+    @property
+    def always_covering(self) -> int:
+        """So many answers cover every write set, whoever gives them; fewer may do, depending on who they are."""
+        return self.ensemble - self.ack + 1
+
+    def __str__(self) -> str:
+        return f"E{self.ensemble}/Qw{self.write}/Qa{self.ack}"

@@ -1,0 +1,99 @@
+"""Write sets: which positions of an ensemble hold which entries, by round-robin striping.
+
+Rule:      entry i goes to the Qw positions i mod E, i + 1 mod E, and so on. It is the absolute entry id that counts,
+           not the distance from the fragment's first entry; Apache's client stripes the same way.
+Hot path:  `sets = write_sets(E, Qw)` once per ledger, then `sets[entry_id % E]`: an index into a table, no allocation.
+Read next: ack_set.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from magnetar.ids import BookieId
+
+WriteSet: TypeAlias = tuple[int, ...]
+"""Positions in the order in which they are asked: the first is entry id mod E."""
+
+_TABLES_MAX = 64  # Different (E, Qw) in one process: a handful. Each table has at most 255 × 255 numbers.
+
+
+@lru_cache(maxsize=_TABLES_MAX)
+def write_sets(ensemble_size: int, write_quorum: int) -> tuple[WriteSet, ...]:
+    """All write sets; that of an entry is at its id mod `ensemble_size`. The sizes are those of a `QuorumSizes`."""
+    return tuple(
+        tuple((first + step) % ensemble_size for step in range(write_quorum)) for first in range(ensemble_size)
+    )
+
+
+@lru_cache(maxsize=_TABLES_MAX)
+def write_set_masks(ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    """The same as bits, position p being 1 << p: for counting answers. Equal sets, as with E = Qw, appear once."""
+    masks = [sum(1 << position for position in positions) for positions in write_sets(ensemble_size, write_quorum)]
+    return tuple(sorted(set(masks)))
+
+
+def write_set(ensemble_size: int, write_quorum: int, entry_id: int) -> WriteSet:
+    """The positions that hold an entry."""
+    return write_sets(ensemble_size, write_quorum)[entry_id % ensemble_size]
+
+
+def write_set_bookies(ensemble: Sequence[BookieId], write_quorum: int) -> tuple[tuple[BookieId, ...], ...]:
+    """The bookies of every write set, indexed like `write_sets`: made once per fragment, for `AckSet`."""
+    sets = write_sets(len(ensemble), write_quorum)
+    return tuple(tuple(ensemble[position] for position in positions) for positions in sets)
+
+
+def is_held(ensemble_size: int, write_quorum: int, position: int, entry_id: int) -> bool:
+    """Whether the bookie at this position gets this entry."""
+    return (position - entry_id) % ensemble_size < write_quorum
+
+
+# --- what one position holds ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEntries:
+    """What one position holds of a range of entries; there is at least one."""
+
+    first: int
+    last: int
+    count: int
+
+
+def held_entries(
+    ensemble_size: int, write_quorum: int, position: int, first_entry: int, last_entry: int
+) -> HeldEntries | None:
+    """Of the entries first..last, both included; None where the position holds none of them. Constant time."""
+    assert 0 <= position < ensemble_size
+    assert first_entry >= 0
+    first = _next_held(ensemble_size, write_quorum, position, first_entry)
+    last = _previous_held(ensemble_size, write_quorum, position, last_entry)
+    if first > last:
+        return None
+    rounds, rest = divmod(last - first, ensemble_size)
+    in_last_round = sum(is_held(ensemble_size, write_quorum, position, entry) for entry in range(last - rest, last + 1))
+    return HeldEntries(first, last, rounds * write_quorum + in_last_round)
+
+
+def each_held_entry(
+    ensemble_size: int, write_quorum: int, position: int, first_entry: int, last_entry: int
+) -> Iterator[int]:
+    """The ids of those entries, ascending."""
+    return (
+        entry for entry in range(first_entry, last_entry + 1) if is_held(ensemble_size, write_quorum, position, entry)
+    )
+
+
+def _next_held(ensemble_size: int, write_quorum: int, position: int, entry_id: int) -> int:
+    steps_behind = (position - entry_id) % ensemble_size  # Which member of the entry's row this position is.
+    return entry_id + max(0, steps_behind - write_quorum + 1)
+
+
+def _previous_held(ensemble_size: int, write_quorum: int, position: int, entry_id: int) -> int:
+    """May be below the range, or below zero: then there is none."""
+    steps_behind = (position - entry_id) % ensemble_size
+    return entry_id if steps_behind < write_quorum else entry_id - (ensemble_size - steps_behind)
