@@ -21,23 +21,24 @@ from typing import Any
 from magnetar.bookie.adds import AddLimits, Adds
 from magnetar.bookie.collector import Collector, MetadataCatalogue
 from magnetar.bookie.connection import Connection, ConnectionCounters
+from magnetar.bookie.cookie_check import limbo_command
 from magnetar.bookie.directories import DirectoryLayout, open_directories
 from magnetar.bookie.disk_watch import DiskWatch
 from magnetar.bookie.fencing import Fencing
 from magnetar.bookie.gate import Gate
 from magnetar.bookie.http import Health, ObservationServer
 from magnetar.bookie.identity import establish, port_to_bind
+from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledgers import LedgerTable
 from magnetar.bookie.metrics import observe_bookie
 from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch, read_operator_status
 from magnetar.bookie.reads import ReadLimits, Reads
 from magnetar.bookie.records import Records
 from magnetar.bookie.registration import Registration
-from magnetar.bookie.replay import Replay
 from magnetar.bookie.requests import Requests
 from magnetar.config.bookie import NO_HTTP
 from magnetar.config.root import Config
-from magnetar.errors import ConfigError, DiskFullError, MagnetarError
+from magnetar.errors import ClosedError, ConfigError, DiskFullError, JournalDamagedError, MagnetarError
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
@@ -45,7 +46,6 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.disk import Disk, DiskUsage
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
-from magnetar.storage.journal import Journal
 from magnetar.storage.journal_mark import JournalMark
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.open_storage import open_storage
@@ -72,6 +72,8 @@ class Bookie:
         self._closing = contextlib.AsyncExitStack()
         self._failed: asyncio.Future[MagnetarError] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
+        self._flush_lock = asyncio.Lock()
+        self._flushing: asyncio.Future[None] | None = None
         self._registration: Registration | None = None
 
     @classmethod
@@ -123,17 +125,10 @@ class Bookie:
 
     async def _bind(self) -> asyncio.Server:
         config = self._config.bookie
-        wait_s = config.unwritable_wait_ms / 1000
         port = await port_to_bind(self._directories, config)
-
-        def accept() -> Connection:
-            connection = Connection(self._requests, self.counters, unwritable_wait_s=wait_s)
-            self._requests.connections[connection] = None
-            return connection
-
         try:
             server = await asyncio.get_running_loop().create_server(
-                accept, config.listens_on, port, backlog=_BACKLOG, start_serving=False
+                self._new_connection, config.listens_on, port, backlog=_BACKLOG, start_serving=False
             )
         except OSError as error:
             raise ConfigError(
@@ -144,46 +139,51 @@ class Bookie:
         self._closing.callback(server.close)
         return server
 
+    def _new_connection(self) -> Connection:
+        wait_s = self._config.bookie.unwritable_wait_ms / 1000
+        connection = Connection(self._requests, self.counters, unwritable_wait_s=wait_s)
+        self._requests.connections[connection] = None
+        return connection
+
+    def accept(self) -> Connection:
+        """Our end of a connection that does not come through the port: of a client in this process."""
+        if not self._server.is_serving():
+            raise ClosedError(f"bookie {self.bookie_id} takes no connections any more")
+        return self._new_connection()
+
     async def _open_storage(self, layout: DirectoryLayout) -> None:
         mark_disks = {directory.path: directory.disk for directory in self._directories.ledger}
-        self._mark = await JournalMark.open(mark_disks)
-        self._journal: Journal | None = None
-        mark = self._mark.sequence
+        marks = await JournalMark.open(mark_disks, layout.journal)
+        self._records = Records()
+        self.journals = Journals(layout.journal, marks, self._records.on_durable, self._fail)
         self._storage = await open_storage(
             self._runtime,
             layout.ledger,
             self._config.storage,
-            submitted=lambda: self._journal.last_sequence if self._journal is not None else mark,
-            journal_mark=mark,
+            submitted=self.journals.submitted,
+            journal_mark=marks.sequence,
         )
         self._closing.push_async_callback(self._storage.aclose)
         self._wire(self._storage)
-        await self._open_journal(layout, self._storage, mark)
+        self._closing.push_async_callback(self.journals.aclose)
+        await self._open_journals()
 
-    async def _open_journal(self, layout: DirectoryLayout, storage: LedgerStorage, mark: int) -> None:
-        if len(layout.journal) > 1:
-            raise ConfigError("bookie.journal_dirs names several directories, but one journal is written: name one")
-        disk = self._runtime.disk(layout.journal[0], name="journal")
-        self._closing.push_async_callback(disk.aclose)
-        replay = Replay(storage)
-        self._journal = await Journal.open(
-            disk,
-            self._config.journal,
-            mark,
-            replay.deliver,
-            entropy=self._runtime.entropy,
-            on_durable=self._records.on_durable,
-            on_failed=self._fail,
-        )
-        self._closing.push_async_callback(self._journal.aclose)
-        await replay.finish()
-        if replay.records:
-            log.info("journal replayed", extra={"records": replay.records, "entries": replay.entries})
+    async def _open_journals(self) -> None:
+        try:
+            await self.journals.open(self._runtime, self._config.journal, self._storage)
+        except JournalDamagedError as error:
+            remedy = limbo_command(self.identity.cookie, self._config.metadata.url)
+            raise JournalDamagedError(
+                error.path,
+                error.offset,
+                f"{error.what}. Else entries and fences that were acknowledged may be gone; to start without them, "
+                f"safely: {remedy}",
+            ) from error
+        self._records.open_with(self.journals)
 
     def _wire(self, storage: LedgerStorage) -> None:
         config, entropy = self._config.bookie, self._runtime.entropy
-        self.table = LedgerTable(storage)
-        self._records = Records(self._the_journal)
+        self.table = LedgerTable(storage, config.ledgers_in_memory_max)
         cache_gate = Gate(self._config.storage.max_throttle_ms / 1000)
         add_limits = AddLimits(config.adds_in_progress_max, config.pending_adds_per_writer_max)
         self.adds = Adds(self.table, storage, self._records, cache_gate, self.switch, add_limits, entropy.wall_ms)
@@ -198,14 +198,13 @@ class Bookie:
         self._closing.push_async_callback(self.adds.aclose)
         self._closing.push_async_callback(self.reads.aclose)
 
-    def _the_journal(self) -> Journal:
-        assert self._journal is not None, "nothing is served before the journal is open"
-        return self._journal
-
     async def _watch_disks(self) -> None:
-        self.disk_watch = DiskWatch(self._directories.all, self._config.bookie, self.switch)
+        directories = self._directories
+        self.disk_watch = DiskWatch(
+            directories.all, self._config.bookie, self.switch, lambda: read_operator_status(directories)
+        )
         self.switch.set(ReadOnlyReason.CONFIGURED, self._config.bookie.force_read_only)
-        self.switch.set(ReadOnlyReason.OPERATOR, await read_operator_status(self._directories))
+        self.switch.set(ReadOnlyReason.OPERATOR, await read_operator_status(directories))
         await self.disk_watch.check()
         self.disk_watch.start()
         self._closing.push_async_callback(self.disk_watch.aclose)
@@ -252,11 +251,17 @@ class Bookie:
                 await asyncio.sleep(_FULL_DISK_RETRY_S)
 
     async def flush(self) -> None:
-        """Write cache to entry logs and index, then the mark, then old journal files."""
-        mark = await self._storage.flush()
-        if mark > self._mark.sequence:
-            await self._mark.move(mark)
-            await self._the_journal().forget_through(mark)
+        """Write cache to entry logs and index, then the marks, then old journal files. One at a time.
+
+        It goes to its end even if who waits for it is cancelled: a stop in the middle would find files that are gone
+        and still counted.
+        """
+        self._flushing = asyncio.ensure_future(self._flush_one_by_one())
+        await asyncio.shield(self._flushing)
+
+    async def _flush_one_by_one(self) -> None:
+        async with self._flush_lock:
+            await self.journals.settle(await self._storage.flush())
 
     async def _open_cache_gate(self) -> None:
         """Room in the write cache comes when the caches are swapped, which no journal group announces."""
@@ -336,6 +341,8 @@ class Bookie:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._flushing is not None:  # The last one: those before have ended.
+            await asyncio.wait([self._flushing])
         await self._closing.aclose()
         if not self._failed.done():
             self._failed.cancel()

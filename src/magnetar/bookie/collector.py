@@ -64,10 +64,9 @@ class Collector:
         verdict: Callable[[], DiskVerdict],
     ) -> None:
         self._storage = storage
-        self._table = table
         self._config = config
         self._verdict = verdict
-        self.garbage = GarbageCollector(storage, catalogue, self._forget, config.gc_ledgers_max)
+        self.garbage = GarbageCollector(storage, catalogue, table.forget, config.gc_ledgers_max)
         self.compactor = Compactor(storage, config, may_write=lambda: self._verdict().compaction)
         self.rounds = 0
 
@@ -94,12 +93,6 @@ class Collector:
             await work()
         except (DiskFullError, StorageDamagedError) as error:
             log.error("housekeeping of %s is put off: %s", what, error)
-
-    def _forget(self, ledger_id: int) -> None:
-        ledger = self._table.find(ledger_id)
-        if ledger is not None and ledger.fencing is not None and not ledger.fencing.done():
-            return  # Who asks for this fence again must wait for it, too.
-        self._table.forget(ledger_id)
 
     def observe(self, metrics: Metrics) -> None:
         garbage, compaction = self.garbage.statistics, self.compactor.statistics

@@ -7,6 +7,7 @@ Holding:   whoever cannot take more requests holds the connection: the socket is
            down, and what was read already waits in the buffer. Several may hold it; the last one to let go resumes it.
 Writing:   answers of one turn leave in one write. While the client does not read them, the connection holds itself;
            after `unwritable_wait_ms` its answers are dropped and counted, so a client that never reads costs no memory.
+           What the transport has got it keeps as long as the connection lives, so it gets little at a time.
 Order:     requests are handed on in their order; answers leave in the order in which they were sent.
 Read next: requests.py (what becomes of a request), docs/bookie.md
 """
@@ -28,6 +29,7 @@ from magnetar.wire.bookkeeper.server import RequestDecoder
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024  # One read of a busy socket brings about this much; more would only be touched in vain.
+WRITE_BYTES_MAX = 2**20  # Given to the transport at once: enough to keep a socket busy for a turn of the loop.
 UNSENT_BYTES_MAX = 32 * 2**20  # Answers that wait for a client that does not read; beyond this they are dropped.
 
 
@@ -79,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._dropping = False
         self._give_up: asyncio.TimerHandle | None = None
+        self._takes_answers = asyncio.Event()
+        self._takes_answers.set()
         self.closed = asyncio.Event()
 
     # --- the transport's side -----------------------------------------------------------------------------------------
@@ -93,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._forget_unsent()
         self._cancel_give_up()
+        self._takes_answers.set()
         self.closed.set()
         self._handler.on_closed(self)
 
@@ -124,12 +129,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._takes_answers.clear()
         self.hold()
         self._give_up = self._loop.call_later(self._unwritable_wait_s, self._begin_dropping)
 
     def resume_writing(self) -> None:
         self._writable = True
         self._dropping = False
+        self._takes_answers.set()
         self._cancel_give_up()
         self._flush_later()
         self.release()
@@ -206,6 +213,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._writable:
             self._flush_later()
 
+    async def wait_taken(self) -> None:
+        """For who has many answers: until the client has read most of what was sent, or has lost its chance to."""
+        await asyncio.sleep(0)  # What was sent in this turn has left by then.
+        await self._takes_answers.wait()
+
     def _flush_later(self) -> None:
         if self._unsent and not self._flush_is_due:
             self._flush_is_due = True
@@ -215,13 +227,31 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         if self._transport is None or not self._unsent or not self._writable:
             return
+        if self._unsent_bytes > WRITE_BYTES_MAX:
+            self._flush_some(self._transport)
+            return
         unsent, self._unsent = self._unsent, []
         self._counters.sent_bytes += self._unsent_bytes
         self._unsent_bytes = self._unsent_answers = 0
         self._transport.writelines(unsent)
 
+    def _flush_some(self, transport: asyncio.Transport) -> None:
+        """The rest follows in the next turn, if the client still reads."""
+        count = size = 0
+        while size < WRITE_BYTES_MAX:
+            size += len(self._unsent[count])
+            count += 1
+        unsent, self._unsent = self._unsent[:count], self._unsent[count:]
+        left = self._unsent_bytes - size
+        self._unsent_answers = self._unsent_answers * left // self._unsent_bytes  # About: nobody knows where one ends.
+        self._unsent_bytes = left
+        self._counters.sent_bytes += size
+        transport.writelines(unsent)
+        self._flush_later()
+
     def _begin_dropping(self) -> None:
         self._dropping = True
+        self._takes_answers.set()
         self._counters.dropped_answers += self._unsent_answers
         self._forget_unsent()
         log.warning("answers are dropped: the client does not read them")
@@ -244,6 +274,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Closes when what was sent has left."""
-        if self._transport is not None:
+        while self._transport is not None and self._unsent and self._writable:
             self._flush()
+        if self._transport is not None:
             self._transport.close()

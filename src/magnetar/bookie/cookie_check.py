@@ -29,6 +29,8 @@ class Found:
     path: str
     cookie: Cookie | None
     data_names: Sequence[str] = ()
+    is_being_repaired: bool = False
+    """It was lost, and what it has comes from a repair that was interrupted."""
 
 
 class Verdict(enum.Enum):
@@ -48,6 +50,35 @@ def check_cookies(ours: Cookie, stored: Cookie | None, directories: Sequence[Fou
         return Verdict.KNOWN
     _require_unused(ours, directories)
     return Verdict.FIRST_START
+
+
+def check_for_repair(ours: Cookie, stored: Cookie | None, directories: Sequence[Found]) -> list[str]:
+    """The directories that were lost: they have no cookie, and nothing else. CookieMismatchError if it is worse."""
+    if stored is None:
+        raise CookieMismatchError(
+            f"bookie {ours.bookie_id} has no cookie in the metadata: it was declared gone, or this is another metadata "
+            f"store. Configured: {describe_cookie(ours)}; cookie in the metadata: none. Check --metadata and the id"
+        )
+    _require_same(ours, stored, "the metadata", _as_it_was(ours))
+    lost: list[str] = []
+    for found in directories:
+        if found.cookie is not None:
+            _require_same(ours, found.cookie, found.path, _other_directory(ours, found))
+            continue
+        if found.data_names and not found.is_being_repaired:
+            raise CookieMismatchError(
+                f"{found.path} has no cookie but is not empty (it has {', '.join(found.data_names[:5])}): if it is "
+                f"this bookie's and complete, write its cookie anew: magnetar bookie cookie get {ours.bookie_id} --raw "
+                f"> {shlex.quote(posixpath.join(found.path, 'VERSION'))}. Else move what is there elsewhere"
+            )
+        lost.append(found.path)
+    return lost
+
+
+def limbo_command(cookie: Cookie, metadata_url: str = "URL") -> str:
+    """What an operator runs when something that was acknowledged may be gone for good."""
+    url = metadata_url if metadata_url == "URL" else shlex.quote(metadata_url)
+    return f"magnetar bookie limbo {_directory_options(cookie)} --metadata {url}"
 
 
 def describe_cookie(cookie: Cookie) -> str:
@@ -77,7 +108,8 @@ def _require_all_stamped(ours: Cookie, stored: Cookie, directories: Sequence[Fou
             f"bookie {ours.bookie_id} has a cookie in the metadata but none in {', '.join(lost)}: that disk was lost, "
             "emptied, swapped or not mounted, and entries that were acknowledged may be gone. "
             f"Configured: {describe_cookie(ours)}; cookie in the metadata: {describe_cookie(stored)}. "
-            f"Bring the disk back. If its data is lost: {_begin_anew(ours)}"
+            "Bring the disk back. If its data is lost, put what may be forgotten in limbo and go on with the rest: "
+            f"{limbo_command(ours)}. Or begin anew: {_begin_anew(ours)}"
         )
 
 

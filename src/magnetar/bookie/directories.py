@@ -5,6 +5,7 @@ Lock:      every directory has a file `lock` that is held while the process live
 Files:     VERSION      the cookie (in every directory; Apache's name and format)
            port         the port in use (in the first ledger directory)
            BOOKIE_STATUS  read-only by an operator (in the ledger directories; Apache's name and format)
+           REPAIRING    a directory that was lost is being made this bookie's again (limbo.py)
 Invariant: a small file is either as it was or as it was to be: written aside, synced, renamed, the name synced.
 Read next: identity.py
 """
@@ -24,10 +25,11 @@ LOCK_FILE: Final = "lock"
 COOKIE_FILE: Final = "VERSION"
 PORT_FILE: Final = "port"
 STATUS_FILE: Final = "BOOKIE_STATUS"
+REPAIR_FILE: Final = "REPAIRING"
 _ASIDE: Final = ".tmp"
 _SMALL_FILE_BYTES_MAX: Final = 2**18 + 1  # A cookie has at most 2**18; one more shows that a file is too long.
 
-_ABOUT_THE_BOOKIE: Final = (COOKIE_FILE, PORT_FILE, STATUS_FILE)
+_ABOUT_THE_BOOKIE: Final = (COOKIE_FILE, PORT_FILE, STATUS_FILE, REPAIR_FILE)
 NOT_DATA: Final = frozenset(
     {LOCK_FILE, "lost+found", *_ABOUT_THE_BOOKIE, *(f"{name}{_ASIDE}" for name in _ABOUT_THE_BOOKIE)}
 )
@@ -134,10 +136,12 @@ class BookieDirectories:
             self.all.pop()
 
 
-async def open_directories(runtime: Runtime, layout: DirectoryLayout, *, create: bool = True) -> BookieDirectories:
+async def open_directories(
+    runtime: Runtime, layout: DirectoryLayout, *, create: bool = True, lock: bool = True
+) -> BookieDirectories:
     """Locks everything; FileLockedError names the process that has one of them.
 
-    What is missing is made, or left out if not `create`.
+    What is missing is made, or left out if not `create`. Without `lock`: for what a running bookie only reads.
     """
     opened = BookieDirectories(layout)
     try:
@@ -150,7 +154,8 @@ async def open_directories(runtime: Runtime, layout: DirectoryLayout, *, create:
                 opened.all.pop()
                 await disk.aclose()
                 continue
-            await disk.lock(LOCK_FILE)
+            if lock:
+                await disk.lock(LOCK_FILE)
     except BaseException:
         await opened.aclose()
         raise

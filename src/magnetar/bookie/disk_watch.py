@@ -8,6 +8,8 @@ Reserve:   above the threshold there is still room, for what frees more (compact
            re-replication; both have a floor of their own.
 Unknown:   a directory that cannot be measured counts as full until it can.
 Do:        `DiskWatch` measures on a period and carries the verdict to the switch.
+Operator:  on the same period it looks for what an operator has written into the directories (read_only.py), so that a
+           running bookie follows. What cannot be read changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -93,12 +95,20 @@ def _is_below(usage: DiskUsage | None, percent: int) -> bool:
 class DiskWatch:
     """Measures the directories on a period. `check` is awaited once before the bookie registers."""
 
-    def __init__(self, directories: Sequence[Directory], config: BookieConfig, switch: ReadOnlySwitch) -> None:
+    def __init__(
+        self,
+        directories: Sequence[Directory],
+        config: BookieConfig,
+        switch: ReadOnlySwitch,
+        operator_says: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`operator_says`: whether an operator wants the bookie read-only, now; None: nobody asks."""
         self.verdict = DiskVerdict()
         self.usages: dict[str, DiskUsage | None] = {}
         self._directories = list(directories)
         self._config = config
         self._switch = switch
+        self._operator_says = operator_says
         self._gauge = DiskGauge(config)
         self._unobserve: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -116,7 +126,16 @@ class DiskWatch:
             )
         self._switch.has_reserve = self.verdict.high_priority_writes
         self._switch.set(ReadOnlyReason.DISK_FULL, self.verdict.is_read_only)
+        await self._heed_operator()
         return self.verdict
+
+    async def _heed_operator(self) -> None:
+        if self._operator_says is None:
+            return
+        try:
+            self._switch.set(ReadOnlyReason.OPERATOR, await self._operator_says())
+        except DiskError as error:
+            log.error("what an operator says cannot be read", extra={"why": str(error)})
 
     def start(self) -> None:
         assert self._task is None

@@ -18,10 +18,24 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
-from magnetar.bookie.cookie_check import Found, Verdict, check_cookies, describe_cookie
-from magnetar.bookie.directories import COOKIE_FILE, BookieDirectories, Directory, DirectoryLayout, keep_port, kept_port
+from magnetar.bookie.cookie_check import Found, Verdict, check_cookies, check_for_repair, describe_cookie
+from magnetar.bookie.directories import (
+    COOKIE_FILE,
+    REPAIR_FILE,
+    BookieDirectories,
+    Directory,
+    DirectoryLayout,
+    keep_port,
+    kept_port,
+)
 from magnetar.config.bookie import BookieConfig
-from magnetar.errors import CookieMismatchError, MalformedMetadataError, NodeExistsError, OutcomeUnknownError
+from magnetar.errors import (
+    ConfigError,
+    CookieMismatchError,
+    MalformedMetadataError,
+    NodeExistsError,
+    OutcomeUnknownError,
+)
 from magnetar.ids import BookieId, bookie_id
 from magnetar.metadata.bookkeeper.cluster import read_cluster
 from magnetar.metadata.bookkeeper.cookies import Cookie, CookieStore, decode_cookie, encode_cookie
@@ -60,6 +74,45 @@ async def establish(
     return Identity(ours.bookie_id, port, ours, verdict is Verdict.FIRST_START)
 
 
+@dataclass(frozen=True, slots=True)
+class Repairable:
+    """A stopped bookie that is to be repaired, and which of its directories were lost."""
+
+    cookie: Cookie
+    lost: list[Directory]
+
+
+async def identify_for_repair(
+    directories: BookieDirectories, store: MetadataStore, paths: BookKeeperPaths, config: BookieConfig
+) -> Repairable:
+    """Changes nothing. CookieMismatchError: this is not the bookie that it should be."""
+    cluster = await read_cluster(store, paths)
+    found = [await _look(directory) for directory in directories.all]
+    ours = make_cookie(await _former_id(directories, found, config), directories.layout, cluster.instance_id)
+    await store.sync()
+    lost = check_for_repair(ours, await _read_stored(CookieStore(store, paths), ours.bookie_id), found)
+    return Repairable(ours, [directory for directory in directories.all if directory.path in lost])
+
+
+async def _former_id(directories: BookieDirectories, found: list[Found], config: BookieConfig) -> BookieId:
+    """What is left of it says it best: a repair may be started without the options of a start."""
+    if config.bookie_id:
+        return bookie_id(config.bookie_id)
+    for directory in found:
+        if directory.cookie is not None:
+            return directory.cookie.bookie_id
+    if port := await kept_port(directories) or config.port:
+        return bookie_id_of(config, port)
+    raise ConfigError("no directory says which bookie this was: name it with --id, such as host:3181")
+
+
+async def restore_port(directories: BookieDirectories, config: BookieConfig, bookie: BookieId) -> None:
+    """If it was lost with its directory: the id has it, unless it is a name of its own."""
+    host, _, port = bookie.rpartition(":")
+    if host == config.reached_at and port.isdigit() and await kept_port(directories) is None:
+        await keep_port(directories, int(port))
+
+
 def bookie_id_of(config: BookieConfig, port: int) -> BookieId:
     return bookie_id(config.bookie_id or f"{config.reached_at}:{port}")
 
@@ -90,7 +143,8 @@ async def _look(directory: Directory) -> Found:
             "is. Check the device. If only this file is damaged, copy it from another directory of the same bookie, or "
             "write it anew from: magnetar bookie cookie get ID --raw"
         ) from error
-    return Found(directory.path, cookie, await directory.data_names())
+    is_being_repaired = await directory.read(REPAIR_FILE) is not None
+    return Found(directory.path, cookie, await directory.data_names(), is_being_repaired)
 
 
 async def _stamp(cookie: Cookie, cookies: CookieStore, store: MetadataStore, directories: BookieDirectories) -> None:

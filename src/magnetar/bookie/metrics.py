@@ -43,6 +43,7 @@ def _counters(bookie: Bookie) -> list[Reading]:
         ("failed_reads", "Reads that ended in an error of disk or index.", lambda: reads.failed),
         ("reads_held", "Times that reads in progress reached their limit.", lambda: reads.busy_gate.shut_times),
         ("fences", "Ledgers fenced.", lambda: bookie.fencing.fenced),
+        ("evicted_ledgers", "Idle ledgers let go from memory.", lambda: bookie.table.evictions),
     ]
 
 

@@ -4,7 +4,8 @@ Reasons:   a full disk (disk_watch.py), an operator, the configuration. Read-onl
            has room again does not undo what an operator said, and the other way round.
 Kept:      only the operator's: BOOKIE_STATUS in every ledger directory, `1,READ_ONLY,milliseconds,true` as Apache
            writes it (its persistBookieStatusEnabled; here always on). The newest counts, so one that could not be
-           written is outvoted. Disks are measured anew on every start.
+           written is outvoted. Disks are measured anew on every start. A running bookie looks for it on the period of
+           the disk watch, and never writes it: whoever does needs no lock.
 High priority: entries of recovery and re-replication are taken while the disks have their reserve.
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from magnetar.bookie.connection import Connection
@@ -33,6 +33,7 @@ class EntrySource(Protocol):
     """Stored entries, as reads see them."""
 
     def get_entry_nowait(self, ledger_id: int, entry_id: int) -> memoryview | None: ...
+    def get_entries_nowait(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]: ...
     async def get_entry(self, ledger_id: int, entry_id: int) -> Buffer: ...
     async def last_entry(self, ledger_id: int) -> int | None: ...
 
@@ -64,15 +65,14 @@ class Reads:
     def on_run(self, connection: Connection, run: ReadRun) -> bool:
         if self.must_wait(connection):
             return False
-        get = self._storage.get_entry_nowait
         parts: list[Buffer] = []
         missed: list[tuple[int, int]] = []
-        for ledger_id, entry_id in zip(run.ledger_ids, run.entry_ids, strict=True):
-            body = get(ledger_id, entry_id)
-            if body is None:
-                missed.append((ledger_id, entry_id))
-            else:
-                parts += (read_response_header(ledger_id, entry_id, len(body)), body)
+        for ledger_id, entry_ids in _by_ledger(run):
+            for entry_id, body in zip(entry_ids, self._storage.get_entries_nowait(ledger_id, entry_ids), strict=True):
+                if body is None:
+                    missed.append((ledger_id, entry_id))
+                else:
+                    parts += (read_response_header(ledger_id, entry_id, len(body)), body)
         hits = len(run.entry_ids) - len(missed)
         self.served += hits
         connection.send(parts, hits)
@@ -90,15 +90,22 @@ class Reads:
             self.spawn(connection, self._serve(connection, taken), len(taken))
 
     async def _serve(self, connection: Connection, missed: list[tuple[int, int]]) -> None:
+        get = self._storage.get_entry_nowait
         parts: list[Buffer] = []
         size = answers = 0
         for ledger_id, entry_id in missed:
-            found = await self.find(ledger_id, entry_id)
-            parts += (read_response_header(ledger_id, found.entry_id, len(found.body), found.code), found.body)
-            size += len(found.body)
+            body: Buffer | None = get(ledger_id, entry_id)  # The one before has likely brought it along.
+            code = Code.EOK
+            if body is None:
+                code, _, body = await self.find(ledger_id, entry_id)
+            else:
+                self.served += 1
+            parts += (read_response_header(ledger_id, entry_id, len(body), code), body)
+            size += len(body)
             answers += 1
             if size >= _SEND_BYTES:
                 connection.send(parts, answers)
+                await connection.wait_taken()
                 parts, size, answers = [], 0, 0
         connection.send(parts, answers)
 
@@ -107,7 +114,7 @@ class Reads:
         try:
             if entry_id == LAST_ENTRY:
                 last = await self._storage.last_entry(ledger_id)
-                if last is None:
+                if last is None or (await self._table.load(ledger_id)).flags.limbo:  # The last one may be forgotten.
                     return await self._not_found(ledger_id, entry_id, Code.ENOENTRY)
                 entry_id = last
             body = await self._storage.get_entry(ledger_id, entry_id)
@@ -179,3 +186,16 @@ class Reads:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _by_ledger(run: ReadRun) -> Iterator[tuple[int, Sequence[int]]]:
+    """Stretches of reads of one ledger; nearly always there is one."""
+    ledger_ids, entry_ids = run.ledger_ids, run.entry_ids
+    if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):
+        yield ledger_ids[0], entry_ids
+        return
+    first = 0
+    for at in range(1, len(ledger_ids) + 1):
+        if at == len(ledger_ids) or ledger_ids[at] != ledger_ids[first]:
+            yield ledger_ids[first], entry_ids[first:at]
+            first = at

@@ -6,40 +6,56 @@ Tokens:    a list of adds, or a future. One call per group: all answers of a gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from magnetar.bookie.adds import Adds
+from magnetar.bookie.journals import Front, Journals
 from magnetar.runtime.disk import Buffer
-from magnetar.storage.journal import Journal
 from magnetar.storage.journal_format import RecordKind
 
 
 class Records:
-    def __init__(self, journal: Callable[[], Journal]) -> None:
-        """The journal is opened after those who use it were made, because replay needs some of them."""
-        self._journal = journal
+    def __init__(self) -> None:
+        """`open_with` follows when the journals are open; nothing is written before."""
+        self._journals: Journals | None = None
+        self._front: Front | None = None
         self.adds: Adds | None = None
+
+    def open_with(self, journals: Journals) -> None:
+        self._journals = journals
+        self._front = journals.front
 
     @property
     def has_room(self) -> bool:
-        return self._journal().has_room
+        return self._open_front().has_room
 
     async def wait_for_room(self) -> None:
-        await self._journal().wait_for_room()
+        await self._open_front().wait_for_room()
 
     def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int:
-        return self._journal().submit(kind, chunks, token)
+        return self._open_front().submit(kind, chunks, token)
 
     async def write(self, kind: RecordKind, chunks: Sequence[Buffer]) -> None:
-        """Returns when the record is durable, and with it everything submitted before."""
+        """Returns when the record is durable, and with it everything submitted before of the same ledger."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._journal().submit(kind, chunks, durable)
+        self._open_front().submit(kind, chunks, durable)
         await durable
 
     async def write_nothing(self) -> None:
-        """Returns when everything submitted before is durable."""
+        """Returns when everything submitted before is durable, in all journals."""
         await self.wait_for_room()
-        await self.write(RecordKind.ADDS, ())
+        assert self._journals is not None
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[None]] = []
+        for journal in self._journals.all:
+            waiting.append(loop.create_future())
+            journal.submit(RecordKind.ADDS, (), waiting[-1])
+        for durable in waiting:
+            await durable
+
+    def _open_front(self) -> Front:
+        assert self._front is not None, "nothing is served before the journals are open"
+        return self._front
 
     def on_durable(self, tokens: list[object]) -> None:
         adds = self.adds

@@ -117,6 +117,7 @@ class Requests:
         if self._reads.must_wait(connection):
             return False
         if self._reads.is_over_quota(connection):
+            self._reads.refused += 1
             connection.send(response_parts(failure(request, Code.ETOOMANYREQUESTS)))
             return True
         self._reads.spawn(connection, self._serve(connection, request))
@@ -150,6 +151,8 @@ class Requests:
         ledger = await self._table.load(request.ledger_id)
         if ledger.flags == NO_FLAGS:
             return failure(request, Code.ENOLEDGER)
+        if ledger.flags.limbo:
+            return failure(request, Code.EUNKNOWNLEDGERSTATE)
         await self._remember_lac(request.ledger_id)
         if request.timeout_ms is not None:
             await wait_for_lac(ledger, previous_lac, request.timeout_ms)
@@ -195,6 +198,8 @@ class Requests:
     async def _read_lac(self, request: ReadLac) -> AnyResponse:
         ledger = await self._table.load(request.ledger_id)
         found = await self._reads.find(request.ledger_id, LAST_ENTRY)
+        if ledger.flags.limbo:  # A greater LAC may have been promised.
+            return failure(request, Code.EUNKNOWNLEDGERSTATE)
         if found.code is not Code.EOK and ledger.flags.explicit_lac is None:
             return failure(request, found.code)
         body = found.body if found.code is Code.EOK else None

@@ -14,6 +14,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.cli.bookie_cookie import cookie_app, format_bookie
 from magnetar.cli.bookie_inspect import entrylog_app, ledger_app
 from magnetar.cli.bookie_journal import journal_app
+from magnetar.cli.bookie_limbo import put_in_limbo
 from magnetar.cli.bookie_repair import index_app, readonly_app
 from magnetar.cli.logs import setup_server_log
 from magnetar.cli.options import ConfigFile, Settings, load_effective
@@ -33,6 +34,7 @@ app.add_typer(ledger_app, name="ledger")
 app.add_typer(index_app, name="index")
 app.add_typer(readonly_app, name="readonly")
 app.command("format")(format_bookie)
+app.command("limbo")(put_in_limbo)
 
 
 @app.callback(invoke_without_command=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from magnetar.bookie.directories import Directory
 from magnetar.cli.options import AsJson, ConfigFile, Settings
 from magnetar.cli.output import print_table
 from magnetar.cli.stopped_bookie import (
@@ -42,6 +43,7 @@ from magnetar.storage.journal_format import (
     file_number,
     is_intact,
 )
+from magnetar.storage.journal_mark import JournalMark
 from magnetar.storage.journal_window import Window
 
 journal_app = typer.Typer(no_args_is_help=True, help="Look into the journal of a stopped bookie.")
@@ -164,49 +166,57 @@ def read_journal(
 
 
 async def _read(bookie: StoppedBookie, output: Output) -> None:
-    mark = await _mark(bookie)
+    marks = await _marks(bookie)
+    for journal in bookie.journals:
+        await _read_journal(bookie, journal, None if marks is None else marks.positions[journal.path], output)
+    if output.as_json:
+        for error in bookie.problems:
+            print_line({"type": "problem", **_place(error), "message": str(error)})
+
+
+async def _read_journal(bookie: StoppedBookie, journal: Directory, mark: int | None, output: Output) -> None:
     behind = 0
 
     def count(_: JournalRecord) -> None:
         nonlocal behind
         behind += 1
 
-    damage = None if mark is None else await bookie.replay(mark, count)
+    damage = None if mark is None else await bookie.replay_one(journal, mark, count)
     summaries: list[FileSummary] = []
-    for name in _names(bookie):
+    for name in _names(journal):
         if damage is not None and damage.path == f"{DIRECTORY}/{name}" and damage.offset == 0:
             break  # Nothing of this file can be trusted, or what should stand before it is missing.
         try:
-            summaries.append(await _read_file(bookie, name, damage, output))
+            summaries.append(await _read_file(bookie, journal, name, damage, output))
         except JournalDamagedError:
             break  # Of a file behind the damage, then: it is in the verdict, or does not count.
         if summaries[-1].state == "damaged":
             break
-    _conclude(bookie, output, mark, behind, summaries, damage)
+    _conclude(journal, output, mark, behind, summaries, damage)
 
 
-async def _mark(bookie: StoppedBookie) -> int | None:
+async def _marks(bookie: StoppedBookie) -> JournalMark | None:
     """None: damaged. Then nobody can say what is missing, but what is there can be shown."""
     try:
-        return await bookie.mark()
+        return await bookie.marks()
     except MarkDamagedError as error:
         bookie.problems.append(error)
         return None
 
 
-def _names(bookie: StoppedBookie) -> list[str]:
-    directory = Path(bookie.layout.journal[0], DIRECTORY)
+def _names(journal: Directory) -> list[str]:
+    directory = Path(journal.path, DIRECTORY)
     if not directory.is_dir():
         return []
     return sorted(path.name for path in directory.iterdir() if file_number(path.name) is not None)
 
 
 async def _read_file(
-    bookie: StoppedBookie, name: str, damage: JournalDamagedError | None, output: Output
+    bookie: StoppedBookie, journal: Directory, name: str, damage: JournalDamagedError | None, output: Output
 ) -> FileSummary:
     path = f"{DIRECTORY}/{name}"
     damaged_at = damage.offset if damage is not None and damage.path == path else None
-    file = await bookie.journal_disk.open(path)
+    file = await journal.disk.open(path)
     try:
         window = Window(file)
         summary = FileSummary(name, file.size)
@@ -262,22 +272,20 @@ def _place(error: MagnetarError) -> dict[str, Any]:
 
 
 def _conclude(
-    bookie: StoppedBookie,
+    journal: Directory,
     output: Output,
     mark: int | None,
     behind: int,
     summaries: list[FileSummary],
     damage: JournalDamagedError | None,
 ) -> None:
-    directory = f"{bookie.layout.journal[0]}/{DIRECTORY}"
+    directory = f"{journal.path}/{DIRECTORY}"
     replayed = None if mark is None else behind
     about = {"mark": mark, "records_behind_mark": replayed, "damaged": damage is not None}
     if output.as_json:
         for summary in summaries:
             print_line({"type": "file", **summary.fields()})
         print_line({"type": "journal", "directory": directory, **about})
-        for error in bookie.problems:
-            print_line({"type": "problem", **_place(error), "message": str(error)})
     else:
         if output.records.rows or output.entries.rows:
             print()

@@ -1,10 +1,11 @@
-"""`magnetar bookie index rebuild` and `readonly`: what changes a stopped bookie's files.
+"""`magnetar bookie index rebuild` and `readonly`: what an operator changes in a bookie's files.
 
 Rebuild:   the new index is made beside the old one, complete and closed, before it takes its name. Killed at any line,
            the bookie still has its old index, or none: then it refuses to start, and the next rebuild goes on with the
            flags of the old one, which was set aside.
 Flags:     only an index that has all the journal was told of can be trusted with flags: fences are for ever. One that
            is behind is treated as lost, and what it had is kept aside.
+Read-only: the bookie only ever reads the status file, so it may run; it looks at it from time to time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from magnetar.storage.open_storage import open_rocksdb_index
 from magnetar.storage.rebuild import RebuildReport, rebuild_index
 
 index_app = typer.Typer(no_args_is_help=True, help="Look after the location index of a stopped bookie.")
-readonly_app = typer.Typer(no_args_is_help=True, help="Let a stopped bookie take no entries when it starts again.")
+readonly_app = typer.Typer(no_args_is_help=True, help="Let a bookie take no entries, running or not.")
 
 _NEW = ".new"
 _OLD = ".old"
@@ -62,12 +63,12 @@ def rebuild(
     confirm("Rebuild the location index from the entry logs, and remove the old one?", force)
 
     async def command(bookie: StoppedBookie) -> None:
-        _print(await _rebuild(bookie), as_json)
+        _print(await rebuild_index_of(bookie), as_json)
 
     run_on_bookie(command, effective, if_running="only a stopped bookie's index can be rebuilt: stop it first")
 
 
-async def _rebuild(bookie: StoppedBookie) -> dict[str, Any]:
+async def rebuild_index_of(bookie: StoppedBookie) -> dict[str, Any]:
     current = Path(bookie.index_path)
     new, aside = current.with_name(current.name + _NEW), current.with_name(current.name + _OLD)
     mark = await bookie.mark()
@@ -216,24 +217,21 @@ def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | No
         problems.append(
             IndexDamagedError(
                 f"fences could not be taken over from the old index{where}: all ledgers are fenced and in limbo now, "
-                "and fences of ledgers without an entry here are gone. Treat this bookie as one that lost a disk"
+                "and fences of ledgers without an entry here are gone. Before it starts, let the metadata tell which "
+                "they were: magnetar bookie limbo --metadata URL, with the same directories"
             )
         )
 
 
 # --- readonly ---------------------------------------------------------------------------------------------------------
 
-_IF_RUNNING = (
-    "a running bookie tells at /health whether it is read-only, and reads what an operator says when it starts: "
-    "stop it, use this command, start it"
-)
-
 
 @readonly_app.command("on")
 def read_only_on(
     directory: Dir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """From its next start on the bookie serves reads and takes no entries, until `readonly off`."""
+    """The bookie serves reads and takes no entries, until `readonly off`. A running one notices within
+    bookie.disk_check_interval_ms, others find it so when they start."""
     _read_only(True, directory, config, settings, as_json)
 
 
@@ -241,7 +239,7 @@ def read_only_on(
 def read_only_off(
     directory: Dir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """From its next start on the bookie takes entries again, unless a disk is full or it is configured otherwise."""
+    """The bookie takes entries again, unless a disk is full or it is configured otherwise."""
     _read_only(False, directory, config, settings, as_json)
 
 
@@ -263,7 +261,7 @@ def _read_only(
         configured = bookie.config.bookie.force_read_only
         _print({"by_operator": by_operator, "configured": configured, "read_only": by_operator or configured}, as_json)
 
-    run_on_bookie(command, load_for_bookie(directory, config, settings), if_running=_IF_RUNNING)
+    run_on_bookie(command, load_for_bookie(directory, config, settings), if_running=None)
 
 
 def _print(fields: dict[str, Any], as_json: bool) -> None:

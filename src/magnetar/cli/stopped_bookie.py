@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from magnetar.bookie.directories import BookieDirectories, DirectoryLayout, open_directories
+from magnetar.bookie.directories import BookieDirectories, Directory, DirectoryLayout, open_directories
 from magnetar.bookie.replay import Replay
 from magnetar.cli.logs import setup_short_command_log
 from magnetar.cli.options import load_effective
@@ -29,7 +29,6 @@ from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error, prin
 from magnetar.config.load import Assignment
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError, DiskError, FileLockedError, JournalDamagedError, MagnetarError
-from magnetar.runtime.disk import Disk
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.offload import Offload
 from magnetar.runtime.runtime import Runtime
@@ -71,20 +70,29 @@ class StoppedBookie:
         return f"{self.layout.ledger[0]}/{INDEX}"
 
     @property
-    def journal_disk(self) -> Disk:
-        """Files are below `journal/`."""
-        return self.directories.all[0].disk
+    def journals(self) -> list[Directory]:
+        """Files are below `journal/` in each."""
+        return [directory for directory in self.directories.all if directory.path in self.layout.journal]
+
+    async def marks(self) -> JournalMark:
+        disks = {directory.path: directory.disk for directory in self.directories.ledger}
+        return await JournalMark.open(disks, self.layout.journal)
 
     async def mark(self) -> int:
-        disks = {directory.path: directory.disk for directory in self.directories.ledger}
-        return (await JournalMark.open(disks)).sequence
+        """The total over all journals."""
+        return (await self.marks()).sequence
 
-    async def replay(self, mark: int, deliver: Deliver) -> JournalDamagedError | None:
-        """Delivers what is behind the mark; damage is noted, and what stands before it was delivered."""
-        if not is_dir(self.layout.journal[0], JOURNAL):
+    async def replay(self, deliver: Deliver) -> None:
+        """Delivers what is behind the marks; damage is noted, and what stands before it was delivered."""
+        positions = (await self.marks()).positions
+        for journal in self.journals:
+            await self.replay_one(journal, positions[journal.path], deliver)
+
+    async def replay_one(self, journal: Directory, mark: int, deliver: Deliver) -> JournalDamagedError | None:
+        if not is_dir(journal.path, JOURNAL):
             return None  # It was stamped and never served.
         try:
-            await replay_files(self.journal_disk, JOURNAL, mark, deliver)
+            await replay_files(journal.disk, JOURNAL, mark, deliver)
         except JournalDamagedError as error:
             self.problems.append(error)
             return error
@@ -115,12 +123,13 @@ def run_on_bookie(
     command: Callable[[StoppedBookie], Awaitable[None]],
     config: Config,
     *,
-    if_running: str = "this command reads the files of a stopped bookie: stop it first",
+    if_running: str | None = "this command reads the files of a stopped bookie: stop it first",
 ) -> None:
-    """Runs the command with the directories locked; `if_running` is what to do about one that runs."""
+    """Runs the command with the directories locked; `if_running` is what to do about one that runs.
+
+    None: the bookie may run, and the directories are not locked.
+    """
     layout = DirectoryLayout.from_config(config.bookie, base=str(Path.cwd()))
-    if len(layout.journal) > 1:
-        raise ConfigError("bookie.journal_dirs names several directories, but one journal is written: name one")
     missing = [path for path in layout.all if not is_dir(path)]
     if missing:
         raise DiskError(f"{', '.join(missing)}: no such directory; name the bookie's with --dir, --config or --set")
@@ -128,7 +137,7 @@ def run_on_bookie(
     async def main() -> int:
         runtime = SystemRuntime()
         try:
-            directories = await open_directories(runtime, layout, create=False)
+            directories = await open_directories(runtime, layout, create=False, lock=if_running is not None)
         except FileLockedError as error:
             raise FileLockedError(f"{error}; {if_running}") from None
         bookie = StoppedBookie(config, runtime, directories)
@@ -173,14 +182,14 @@ async def open_ledgers(bookie: StoppedBookie, *, in_memory: bool = True) -> Asyn
                 journal_mark=mark,
             )
             try:
-                yield await _replayed(bookie, storage, mark, in_memory)
+                yield await _replayed(bookie, storage, in_memory)
             finally:
                 await storage.logs.aclose()
         finally:
             await index.aclose()
 
 
-async def _replayed(bookie: StoppedBookie, storage: LedgerStorage, mark: int, in_memory: bool) -> Ledgers:
+async def _replayed(bookie: StoppedBookie, storage: LedgerStorage, in_memory: bool) -> Ledgers:
     replay = Replay(storage)
     journaled: dict[int, set[int]] = {}
 
@@ -197,7 +206,7 @@ async def _replayed(bookie: StoppedBookie, storage: LedgerStorage, mark: int, in
             case RecordKind.EXPLICIT_LAC:
                 journaled.setdefault(decode_explicit_lac(record.body).ledger_id, set())
 
-    await bookie.replay(mark, deliver)
+    await bookie.replay(deliver)
     await replay.finish()
     return Ledgers(storage, journaled)
 

@@ -133,8 +133,9 @@ class BookieConfig:
         bookkeeper="maxReadsInProgressLimit",
     )
     # Apache's client takes the refusal of an add for a failed bookie: a low limit makes it change ensembles in a storm.
+    # Above `adds_in_progress_max` by more than one read of a socket brings: a lone writer is slowed down, not refused.
     pending_adds_per_writer_max: int = knob(
-        10_000,
+        20_000,
         "Adds waiting for one writer; further ones are answered `too many requests`, and the client goes elsewhere.",
         at_least=1,
         at_most=1_000_000,
@@ -146,6 +147,14 @@ class BookieConfig:
         at_least=1,
         at_most=1_000_000,
         bookkeeper="maxPendingReadRequestsPerThread",
+    )
+    # About half a kilobyte each. One read of a socket may name some thousands, which must all be there at once.
+    ledgers_in_memory_max: int = knob(
+        50_000,
+        "Ledgers of which key, fence and LAC are kept in memory; beyond this idle ones are let go, and loaded again "
+        "when they are asked for.",
+        at_least=20_000,
+        at_most=10_000_000,
     )
     # A client of BookKeeper gives up an add or a read after five seconds: later answers are of no use to it.
     unwritable_wait_ms: int = knob(

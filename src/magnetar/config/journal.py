@@ -38,6 +38,14 @@ class JournalConfig:
         at_most=2**30,
         bookkeeper="journalPreAllocSizeMB",
     )
+    # Overwriting is cheaper than growing: a group's sync has no metadata to write, and no new pages are needed.
+    spare_files_max: int = knob(
+        2,
+        "Files that are no longer needed and kept to be written again, instead of new ones; 0: none.",
+        at_least=0,
+        at_most=1_000,
+        bookkeeper="journalReuseFiles",
+    )
     # A record is a run of adds from one read of a socket, so this many are far more adds.
     queue_entries_max: int = knob(
         10_000,

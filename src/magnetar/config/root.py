@@ -9,8 +9,10 @@ from typing import Any
 from magnetar.config.bookie import BookieConfig
 from magnetar.config.journal import JournalConfig
 from magnetar.config.knobs import Knob, knobs_of
+from magnetar.config.ledger import LedgerConfig
 from magnetar.config.logging import LoggingConfig
 from magnetar.config.metadata import MetadataConfig
+from magnetar.config.placement import PlacementConfig
 from magnetar.config.sqlite import SqliteConfig
 from magnetar.config.storage import StorageConfig
 from magnetar.config.zookeeper import ZooKeeperConfig
@@ -28,6 +30,8 @@ class Config:
     journal: JournalConfig = field(default_factory=JournalConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     bookie: BookieConfig = field(default_factory=BookieConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    ledger: LedgerConfig = field(default_factory=LedgerConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

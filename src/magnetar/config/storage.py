@@ -39,6 +39,14 @@ class StorageConfig:
         at_most=600_000,
         bookkeeper="dbStorage_maxThrottleTimeMs",
     )
+    # Pages that were just freed are quicker to write to than ones the kernel has to find, on a virtual machine by far;
+    # and writing does not push out of memory what others read.
+    log_cached_bytes: int = knob(
+        512 * 2**20,
+        "Newest bytes of the entry logs that stay in the kernel's page cache; older ones are read from the device.",
+        at_least=0,
+        at_most=2**50,
+    )
     read_cache_bytes_max: int = knob(
         64 * 2**20,
         "Entries read from logs that are kept for the next reader, and those read ahead.",
@@ -53,6 +61,13 @@ class StorageConfig:
         at_least=0,
         at_most=8 * 2**20,
         bookkeeper="dbStorage_readAheadCacheBatchBytesSize",
+    )
+    # Each fetch costs two hand-overs to a thread, whatever its size; who reads in sequence wants all of it.
+    read_ahead_bytes_max: int = knob(
+        2 * 2**20,
+        "Up to this much, for a reader that goes on where the last such read ended.",
+        at_least=0,
+        at_most=8 * 2**20,
     )
     # The unit of checksum and index: larger ones make the index smaller and random reads dearer.
     block_bytes: int = knob(

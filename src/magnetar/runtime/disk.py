@@ -79,6 +79,10 @@ class File(ABC):
         """Returns when all bytes of this file are durable; raises SyncFailedError once and for ever."""
 
     @abstractmethod
+    async def forget_cached(self, end: int) -> None:
+        """A hint: what stands before this offset and is durable need not be kept in memory. It reads the same."""
+
+    @abstractmethod
     async def aclose(self) -> None:
         """Gives the file back, a refused one too; again is harmless. Closing does not make anything durable."""
 
@@ -87,9 +91,11 @@ class Disk(ABC):
     """A directory tree that belongs to one component."""
 
     @abstractmethod
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False, reuse: bool = False) -> File:
         """Opens for reading and appending. Missing: FileMissingError, or a new empty file if `create`.
 
+        With `reuse` it is opened as if it were empty: what it holds is room, as `preallocate` makes it, and appends
+        overwrite it from the beginning. What is not overwritten is content again when the file is next opened.
         One File per path at a time: each keeps its own idea of the end.
         """
 

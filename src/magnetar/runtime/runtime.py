@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 from magnetar.runtime.disk import Disk
 from magnetar.runtime.entropy import Entropy
@@ -11,6 +13,9 @@ from magnetar.runtime.offload import Offload
 
 class Runtime(ABC):
     entropy: Entropy
+    ordered_store: Callable[[str], Any] | None = None
+    """Opens the twin of the library that keeps sorted keys at a path (storage/ordered_store.py). None: the real one,
+    which has threads and files of its own that nobody can simulate."""
 
     @abstractmethod
     def disk(self, root: str, *, name: str) -> Disk:

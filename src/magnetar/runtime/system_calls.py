@@ -19,6 +19,10 @@ class SystemCalls:
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
+    def forget_cached(self, fd: int, offset: int, size: int) -> None:
+        """Clean pages are given back; dirty ones stay, and the kernel begins to write them to the device."""
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
     def sync_data(self, fd: int) -> None:
         """The bytes, and the metadata without which they cannot be read back: a grown size, newly used blocks."""
         os.fdatasync(fd)

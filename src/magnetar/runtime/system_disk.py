@@ -34,9 +34,9 @@ class SystemDisk(Disk):
         self._tree = _Tree(Path(root).absolute(), calls or SystemCalls())
         self._lane = lane
 
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False, reuse: bool = False) -> File:
         name = checked_file_path(path)
-        file = await self._lane(self._tree.open, name, create)
+        file = await self._lane(self._tree.open, name, create, reuse)
         return SystemFile(file, name, self._lane)
 
     async def make_dir(self, path: str) -> None:
@@ -79,7 +79,7 @@ class _Tree:
         self._refused_files: dict[str, str] = {}  # Closed ones; those still open know it themselves.
         self._refused_dirs: dict[str, str] = {}
 
-    def open(self, path: str, create: bool) -> OpenFile:
+    def open(self, path: str, create: bool, reuse: bool) -> OpenFile:
         self._forget_closed_files()
         if (why := self._refusal(path)) is not None:
             raise SyncFailedError(why)
@@ -87,6 +87,8 @@ class _Tree:
         with translated("open", name):
             fd = os.open(name, os.O_RDWR | (os.O_CREAT if create else 0), _FILE_MODE)
             file = OpenFile(fd, path, str(name), self._calls)
+        if reuse:
+            file.become_room()
         self._files.append(file)
         return file
 

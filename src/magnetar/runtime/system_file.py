@@ -3,8 +3,11 @@
 Two halves:  `SystemFile` is what the loop sees and only hands over; `OpenFile` does the work on the disk's thread.
 Appends:     `pwritev` at the known end, so there is no file position to get wrong. The caller's chunks go to the kernel
              as they are; a short write goes on from the middle of a chunk through a memoryview.
-Room:        zeros beyond the end, written and synced. fallocate would be quicker to have, but then the first write to
-             each block changes the file's metadata, which fdatasync has to write, too: slower than no room at all.
+Room:        zeros beyond the end, written and synced, or the bytes of a file that is used again. fallocate would be
+             quicker to have, but then the first write to each block changes the file's metadata, which fdatasync has
+             to write, too: slower than no room at all.
+Write-out:   what is appended without a sync is given to the device every few megabytes. The sync that follows has less
+             to do at once, and other files' syncs do not wait behind it.
 Sync:        fdatasync flushes the bytes and, as the file has grown, its size. It need not flush a size that has
              shrunk, so the first sync after a truncate is a full fsync.
 Refusal:     after a failed sync, or a torn append that cannot be cut off, `refusal` is set for good.
@@ -26,6 +29,8 @@ from magnetar.runtime.system_errors import reason, translate, translated
 
 _IOV_MAX: Final = 1024  # Linux's limit of buffers in one vectored write.
 _ZEROS: Final = bytes(256 * 2**10)
+_PAGE_BYTES: Final = 4096
+_WRITE_OUT_BYTES: Final = 4 * 2**20  # Appended without a sync: from here on the device is kept busy with them.
 
 
 class OpenFile:
@@ -39,7 +44,14 @@ class OpenFile:
         self._name = name
         self._calls = calls
         self._was_cut = False
-        self._room = 0  # There are zeros from the end up to here.
+        self._forgotten = 0  # Up to here the kernel was told to give pages back.
+        self._written_out = self.end  # Up to here, or beyond, the kernel was told to write.
+        self._room = 0  # The end may move up to here without a change of the file's size.
+
+    def become_room(self) -> None:
+        """For a file that is used again."""
+        self._room, self.end = self.end, 0
+        self._written_out = 0
 
     @property
     def is_closed(self) -> bool:
@@ -62,6 +74,19 @@ class OpenFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def append(self, chunks: Sequence[Buffer]) -> int:
+        start = self._append(chunks)
+        if self.end - self._written_out >= _WRITE_OUT_BYTES:
+            with translated("write out", self._name):
+                self._calls.forget_cached(self._usable_fd(), self._written_out, self.end - self._written_out)
+            self._written_out = self.end
+        return start
+
+    def append_and_sync(self, chunks: Sequence[Buffer]) -> int:
+        start = self._append(chunks)
+        self.sync()
+        return start
+
+    def _append(self, chunks: Sequence[Buffer]) -> int:
         fd = self._usable_fd()
         start = self.end
         try:
@@ -69,11 +94,6 @@ class OpenFile:
         except OSError as error:
             self._cut_torn_write(fd)
             raise translate("write to", self._name, error) from error
-        return start
-
-    def append_and_sync(self, chunks: Sequence[Buffer]) -> int:
-        start = self.append(chunks)
-        self.sync()
         return start
 
     def truncate(self, size: int) -> None:
@@ -86,6 +106,7 @@ class OpenFile:
             self._calls.truncate(fd, size)
         self._was_cut = True
         self.end = size
+        self._written_out = min(self._written_out, size)
         self._room = 0
 
     def preallocate(self, size: int) -> None:
@@ -111,6 +132,15 @@ class OpenFile:
         except OSError as error:
             raise self._refuse(f"syncing {self._name} failed: {reason(error)}") from error
         self._was_cut = False
+        self._written_out = self.end
+
+    def forget_cached(self, end: int) -> None:
+        fd = self._usable_fd()
+        end = min(end, self.end) // _PAGE_BYTES * _PAGE_BYTES  # The kernel would leave out a page that is in part ours.
+        if end > self._forgotten:
+            with translated("give back the pages of", self._name):
+                self._calls.forget_cached(fd, self._forgotten, end - self._forgotten)
+            self._forgotten = end
 
     def close(self) -> None:
         if self._fd is not None:
@@ -170,6 +200,9 @@ class SystemFile(File):
 
     async def sync(self) -> None:
         await self._lane(self._file.sync)
+
+    async def forget_cached(self, end: int) -> None:
+        await self._lane(self._file.forget_cached, end)
 
     async def aclose(self) -> None:
         if not self._file.is_closed:

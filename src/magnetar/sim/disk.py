@@ -31,9 +31,9 @@ class SimDisk(Disk):
         self._lane = SimOffload(name, seed=f"{device.seed}/lane")
         device.attach(self._lane)
 
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False, reuse: bool = False) -> File:
         name = checked_file_path(path)
-        file = await self._operation(name, partial(self._view.open, name, create))
+        file = await self._operation(name, partial(self._view.open, name, create, reuse))
         assert isinstance(file, OpenFile)
         return SimFile(file, name, self._lane, self._device.sites.here)
 
@@ -99,12 +99,14 @@ class _View:
     def full(self, path: str) -> str:
         return f"{self._root}/{path}".strip("/")
 
-    def open(self, path: str, create: bool) -> OpenFile:
+    def open(self, path: str, create: bool, reuse: bool) -> OpenFile:
         with translated("open", self._label(path)):
             image = self._image(path, create)
         if image.number in self._refused_files:
             raise SyncFailedError(self._refused_files[image.number])
         file = OpenFile(self._device, image, self._refused_files)
+        if reuse:
+            file.become_room()
         self._files = [other for other in self._files if not other.is_closed]
         self._files.append(file)
         return file

@@ -29,11 +29,15 @@ class OpenFile:
     def __init__(self, device: SimDevice, image: FileImage, refusals: dict[int, str]) -> None:
         self.end = len(image.cache)
         self.is_closed = False
-        self._room = 0  # There are zeros from the end up to here.
+        self._room = 0  # The end may move up to here without a change of the file's size.
         self._device = device
         self._image = image
         self._name = device.label(image.path)
         self._refusals = refusals  # Number of the file → why; shared by all files of one Disk.
+
+    def become_room(self) -> None:
+        """For a file that is used again."""
+        self._room, self.end = self.end, 0
 
     def operation_s(self) -> float:
         return self._device.operation_s(self._image.path)
@@ -102,6 +106,11 @@ class OpenFile:
         except OSError as error:
             raise self._refuse(f"syncing {self._name} failed: {reason(error)}") from error
 
+    def forget_cached(self, end: int) -> None:
+        """Only checked: a simulated cache has no limit, and forgetting durable bytes changes no answer."""
+        self._check_usable()
+        assert end >= 0, end
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -157,6 +166,9 @@ class SimFile(File):
 
     def sync(self) -> Coroutine[Any, Any, None]:
         return self._sync(self._note_site())
+
+    async def forget_cached(self, end: int) -> None:
+        await self._operation(partial(self._file.forget_cached, end))
 
     async def aclose(self) -> None:
         if not self._file.is_closed:

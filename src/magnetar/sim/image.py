@@ -1,8 +1,8 @@
 """FileImage: the bytes of one file, as the page cache holds them and as the medium does.
 
 Invariant: `durable` with `pending` applied in order is `cache`, unless a sync failed or the medium did wrong.
-Changes:   `pending` is a list of writes and cuts. A file grows at its end and is cut there; only preallocated zeros are
-           overwritten.
+Changes:   `pending` is a list of writes and cuts. A file grows at its end and is cut there; only its room is
+           overwritten: preallocated zeros, or what a file held that is used again.
 Lost:      after a failed sync the pending changes are forgotten: reads may still show their bytes, the medium never
            gets them. What is written behind them later is durable behind a gap of zeros, as on ext4.
 Read next: survival.py for what a power loss leaves

@@ -2,6 +2,8 @@
 
 Devices:   `mount` puts a device at a path; the device of "/" is always there. A root belongs to the deepest mount above
            it, so one bookie's directories can share a device or have one each.
+Index:     the memory twin of the location index keeps an image per path here. What it writes is durable at once, as
+           RocksDB's synced writes are, so that no crash takes it away; a disk that is replaced does.
 Seeds:     every purpose draws from a generator of its own, `seeded(f"{seed}/{purpose}")`. A process's seed has its
            number in it: a restarted one does not repeat the identifiers of the one before.
 Read next: runtime.py
@@ -16,6 +18,7 @@ from magnetar.sim.device import Crash, DiskTiming, SimDevice
 from magnetar.sim.entropy import SimEntropy, WallClock
 from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.sync_sites import SyncSites
+from magnetar.storage.memory_store import MemoryImage, MemoryStore
 
 
 class SimMachine:
@@ -35,6 +38,7 @@ class SimMachine:
         self._disk_timing = disk_timing
         self._offload_delay = offload_delay
         self._devices: dict[str, SimDevice] = {}
+        self._images: dict[str, MemoryImage] = {}
         self._runtime: SimRuntime | None = None
         self._dead: list[SimRuntime] = []
         self.mount("/")
@@ -56,7 +60,7 @@ class SimMachine:
         self.processes += 1
         seed = f"{self.seed}/process-{self.processes}"
         entropy = SimEntropy(f"{seed}/entropy", self.clock)
-        self._runtime = SimRuntime(seed, entropy, self._find, self._offload_delay)
+        self._runtime = SimRuntime(seed, entropy, self._find, self._offload_delay, self._open_store)
         return self._runtime
 
     def crash(self, kind: Crash) -> None:
@@ -70,6 +74,17 @@ class SimMachine:
         for device in self._devices.values():
             device.settle(kind)
 
+    def index_image(self, path: str) -> MemoryImage:
+        """What the location index at this path has on disk; to look at, or to break."""
+        return self._images.setdefault(_normal(path), MemoryImage())
+
+    def empty(self, path: str) -> None:
+        """The disk, or this directory of it, was replaced: all below is gone. Only while no process runs."""
+        device, directory = self._find(path)
+        device.empty("" if directory == "." else directory)
+        below = _normal(path).rstrip("/") + "/"
+        self._images = {place: image for place, image in self._images.items() if not place.startswith(below)}
+
     def release_dead(self) -> None:
         """Cancels what still waits for a dead process. For the end of a test."""
         for runtime in self._dead:
@@ -77,6 +92,9 @@ class SimMachine:
         self._dead.clear()
         for device in self._devices.values():
             device.release_dead()
+
+    def _open_store(self, path: str) -> MemoryStore:
+        return MemoryStore(self.index_image(path))
 
     def _find(self, path: str) -> tuple[SimDevice, str]:
         """The device of a path, and the path on it."""

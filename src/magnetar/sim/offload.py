@@ -6,6 +6,7 @@ Crash:     `die` makes the lane inert: what was handed over never finishes, noth
            waits for ever. Tasks of a dead process stand still; they are not cancelled, for their `finally` blocks would
            repair what a crash breaks. The lane keeps their futures, so that no collection of garbage ends them either.
            `release` lets them go when the test is over.
+Process:   its timers belong to the process that used it first, whoever resumes it: a paused process has paused lanes.
 Read next: magnetar/runtime/offload.py for the promises
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple, Unpack
@@ -55,6 +57,7 @@ class SimOffload(Offload):
         self._ahead: Stage | None = None  # Of the current call, the stage whose effect is still to come.
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: Context | None = None
         self._ended: asyncio.Future[None] | None = None
         self._is_closed = False
         self._is_paused = False
@@ -163,7 +166,7 @@ class SimOffload(Offload):
         self._next_call()
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._timer = self._running_loop().call_later(delay_s, self._on_timer, callback)
+        self._timer = self._running_loop().call_later(delay_s, self._on_timer, callback, context=self._context)
 
     def _on_timer(self, callback: Callable[[], None]) -> None:
         self._timer = None
@@ -176,6 +179,7 @@ class SimOffload(Offload):
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
+            self._context = copy_context()
         assert self._loop is loop, "a lane belongs to one event loop"
         return loop
 

@@ -12,6 +12,7 @@ from magnetar.sim.device import SimDevice
 from magnetar.sim.disk import SimDisk
 from magnetar.sim.entropy import SimEntropy
 from magnetar.sim.offload import SimOffload
+from magnetar.storage.ordered_store import OrderedStore
 
 
 class SimRuntime(Runtime):
@@ -21,6 +22,7 @@ class SimRuntime(Runtime):
         entropy: SimEntropy,
         find_device: Callable[[str], tuple[SimDevice, str]],
         offload_delay: Delay,
+        open_store: Callable[[str], OrderedStore],
     ) -> None:
         """`find_device` says which device holds a path, and under which path."""
         self.entropy = entropy
@@ -28,6 +30,7 @@ class SimRuntime(Runtime):
         self._find_device = find_device
         self._offload_delay = offload_delay
         self._lanes: list[SimOffload] = []
+        self.ordered_store = open_store
 
     def disk(self, root: str, *, name: str) -> Disk:
         device, path = self._find_device(root)

@@ -3,12 +3,15 @@
 Invariant: what `sync` has returned for is durable, names included. Only then may the index refer to it.
 Failure:   a full disk leaves the logs as they were at the last sync (`abandon`), and the next try begins a new log, in
            the next directory. A failed sync is final: the caller stops.
+Memory:    the newest `cached_bytes` stay in the kernel's page cache for readers that follow closely; what is older is
+           given back once it is durable, so that the next blocks find free pages.
 Read next: entry_log_format.py
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +30,8 @@ from magnetar.storage.extents import BlockPlace
 from magnetar.storage.ledger_dirs import LedgerDir, LedgerDirs
 
 _log = logging.getLogger(__name__)
+
+_FINISHED_MAX = 8  # Files that stay open only for their pages; with logs of the usual size, there is one.
 
 
 class NewBlock(NamedTuple):
@@ -51,9 +56,12 @@ class _Log:
 
 
 class EntryLogWriter:
-    def __init__(self, dirs: LedgerDirs, log_bytes_max: int) -> None:
+    def __init__(self, dirs: LedgerDirs, log_bytes_max: int, cached_bytes: int) -> None:
         self._dirs = dirs
         self._log_bytes_max = log_bytes_max
+        self._cached_bytes = cached_bytes
+        self._finished: deque[_Log] = deque()
+        """Durable, and still open as long as some of their pages are wanted."""
         self._current: _Log | None = None
         self._unsynced: list[_Log] = []
 
@@ -83,10 +91,9 @@ class EntryLogWriter:
             if not log.synced:  # Its name is new as well.
                 await log.directory.writing.sync_dir(LOGS)
             log.synced = log.offset
-        finished = [log for log in self._unsynced if log.is_finished]
+        self._finished.extend([log for log in self._unsynced if log.is_finished])
         self._unsynced.clear()
-        for log in finished:
-            await log.file.aclose()
+        await self._forget_old_pages()
 
     def log_ids(self) -> set[int]:
         """Logs that are not finished and durable yet."""
@@ -113,6 +120,24 @@ class EntryLogWriter:
             except DiskError as error:  # Only the ledger map is missing: it can be had by a scan.
                 _log.warning("%s is left without its ledger map: %s", log_path(log.log_id), error)
                 await log.file.aclose()
+        for log in self._finished:
+            await log.file.aclose()
+        self._finished.clear()
+
+    async def _forget_old_pages(self) -> None:
+        wanted = self._cached_bytes
+        if self._current is not None:
+            await self._current.file.forget_cached(max(0, self._current.synced - wanted))
+            wanted = max(0, wanted - self._current.synced)
+        total = sum(log.synced for log in self._finished)
+        while self._finished and (total > wanted or len(self._finished) > _FINISHED_MAX):
+            log = self._finished[0]
+            await log.file.forget_cached(max(0, total - wanted))
+            if total - wanted < log.synced and len(self._finished) <= _FINISHED_MAX:
+                return
+            total -= log.synced
+            await log.file.aclose()
+            self._finished.popleft()
 
     async def _begin(self) -> _Log:
         log_id, directory = self._dirs.new_log()

@@ -2,13 +2,14 @@
 
 Order:     blocks written → logs synced → index applied. Only then may the cache, and the journal's part of it, go.
 Slices:    building blocks is interpreter work: on a thread it would hold the same lock as the loop does, for longer at
-           a time. So it is done on the loop, in slices of SLICE_BYTES, each ended by waiting for its write.
+           a time. So it is done on the loop, in slices of SLICE_BYTES; while one is being written the next is built.
 Again:     after a full disk the logs are written anew from the cache. Once they are synced the batch is fixed, and
            only applying it is tried again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -49,13 +50,8 @@ class Flush:
         await index.apply(self.batch)
 
     async def _write(self, writer: EntryLogWriter, block_bytes: int) -> list[Extent]:
-        extents: list[Extent] = []
         try:
-            for pending in _slices(_blocks(self.cache, block_bytes)):
-                places = await writer.append([_new_block(runs) for runs in pending])
-                for runs, place in zip(pending, places, strict=True):
-                    for run in runs:
-                        extents.extend(extents_of(run.ledger_id, run.entry_ids, place))
+            extents = await _write_slices(writer, _slices(_blocks(self.cache, block_bytes)))
             await writer.sync()
         except SyncFailedError:
             raise
@@ -63,6 +59,34 @@ class Flush:
             await writer.abandon()
             raise
         return extents
+
+
+async def _write_slices(writer: EntryLogWriter, slices: Iterator[list[list[CachedRun]]]) -> list[Extent]:
+    extents: list[Extent] = []
+    writing: asyncio.Task[list[Extent]] | None = None
+    try:
+        for pending in slices:
+            blocks = [_new_block(runs) for runs in pending]
+            if writing is not None:
+                extents += await writing
+            writing = asyncio.create_task(_write_slice(writer, pending, blocks), name="flush-slice")
+            await asyncio.sleep(0)  # It is with the disk's thread now, and whoever else waits had a turn.
+        if writing is not None:
+            extents += await writing
+    finally:
+        if writing is not None:
+            await asyncio.wait([writing])  # Whatever ended this: nothing is written behind its back.
+    return extents
+
+
+async def _write_slice(writer: EntryLogWriter, pending: list[list[CachedRun]], blocks: list[NewBlock]) -> list[Extent]:
+    places = await writer.append(blocks)
+    return [
+        extent
+        for runs, place in zip(pending, places, strict=True)
+        for run in runs
+        for extent in extents_of(run.ledger_id, run.entry_ids, place)
+    ]
 
 
 def _blocks(cache: WriteCache, block_bytes: int) -> Iterator[list[CachedRun]]:

@@ -106,7 +106,7 @@ class Journal:
 
         When it returns, everything that was replayed is durable. JournalDamagedError: nothing was changed.
         """
-        files = JournalFiles(disk, entropy)
+        files = JournalFiles(disk, entropy, config.spare_files_max)
         await files.open(mark, replay)
         current = await files.create(floor=files.next_sequence)
         return cls(config, files, current, on_durable, on_failed)

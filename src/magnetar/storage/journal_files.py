@@ -6,6 +6,11 @@ Rewriting: what the last life left unclosed is written anew, under its name, bef
            cache may show a group that the device does not have, and no later sync of the old file would write it.
 Order:     removals, the rename and the new file's name are changes of one directory, made in this order and synced
            together. Only the first part of them, or all, is there after a crash.
+Spares:    a file that nobody needs any more becomes a spare, up to `spare_files_max` of them, and then the next file:
+           groups that overwrite bytes change neither the file's size nor its blocks, which halves the time of their
+           sync, and takes no new pages of memory. Its old name is gone for good before a byte of it is overwritten,
+           and its new header is durable before it gets its new name. What a former use left behind the groups has
+           another file id, so no reader takes it for a group.
 Read next: journal_replay.py for how they are read
 """
 
@@ -23,6 +28,7 @@ from magnetar.storage.journal_window import PIECE_BYTES
 DIRECTORY: Final = "journal"
 
 _REWRITTEN: Final = f"{DIRECTORY}/rewritten.tmp"
+_SPARE: Final = ".spare"  # The end of a spare's name; before it stands the name that it had.
 
 
 @dataclass(slots=True)
@@ -31,9 +37,10 @@ class JournalFile:
 
     file: File
     header: FileHeader
+    path: str
     last_sequence: int | None = None
     room: int = 0
-    """Zeros are filled in up to here."""
+    """There are bytes to overwrite up to here: zeros, or those of a former use."""
 
     @property
     def is_new(self) -> bool:
@@ -50,12 +57,14 @@ class OldFile:
 
 
 class JournalFiles:
-    def __init__(self, disk: Disk, entropy: Entropy) -> None:
+    def __init__(self, disk: Disk, entropy: Entropy, spare_files_max: int = 0) -> None:
         self.next_sequence = 1
         self.old: list[OldFile] = []
         self._disk = disk
         self._entropy = entropy
         self._last_number = 0
+        self._spares: list[str] = []
+        self._spares_max = spare_files_max
 
     async def open(self, mark: int, deliver: Deliver) -> None:
         """Replays, then leaves only whole files that are known to be durable."""
@@ -71,35 +80,57 @@ class JournalFiles:
                 await self._rewrite(last)
         self.old = [OldFile(file.path, file.last_sequence) for file in replayed.files]
         self.next_sequence = replayed.next_sequence
+        await self._find_spares()
+
+    async def _find_spares(self) -> None:
+        """Those of a former life. One that was being prepared is as good as any."""
+        found = [f"{DIRECTORY}/{name}" for name in await self._disk.list(DIRECTORY) if name.endswith(_SPARE)]
+        self._spares = found[: self._spares_max]
+        for path in found[self._spares_max :]:
+            await self._disk.remove(path)
 
     async def create(self, floor: int) -> JournalFile:
-        """A new file, ready to be written: its header and its name are durable."""
+        """A file ready to be written: its header and its name are durable."""
         self._last_number += 1
-        header = FileHeader(self._last_number, self._entropy.random.getrandbits(64), floor)
-        file = await self._disk.open(f"{DIRECTORY}/{file_name(header.number)}", create=True)
+        spare = self._spares.pop(0) if self._spares else None
+        header = FileHeader(self._last_number, self._entropy.random.getrandbits(64), floor, spare is not None)
+        path = f"{DIRECTORY}/{file_name(header.number)}"
+        file = await self._disk.open(path if spare is None else spare, create=spare is None, reuse=spare is not None)
         try:
             assert not file.size, f"{file.path} was not there when the journal was opened"
             await file.append_and_sync([encode_file_header(header)])
+            if spare is not None:
+                await self._disk.rename(spare, path)
             await self._disk.sync_dir(DIRECTORY)
         except BaseException:
             await file.aclose()
             raise
-        return JournalFile(file, header)
+        return JournalFile(file, header, path)
 
     async def retire(self, file: JournalFile) -> None:
         """It is complete."""
-        self.old.append(OldFile(file.file.path, file.last_sequence))
+        self.old.append(OldFile(file.path, file.last_sequence))
         await file.file.aclose()
 
     async def forget_through(self, sequence: int) -> int:
-        """Removes the old files that have nothing behind this number, durably; returns how many. One call at a time."""
+        """Puts the old files away that have nothing behind this number, durably; returns how many. One call at a time.
+
+        From the beginning: a crash leaves no hole.
+        """
         count = 0
+        spares: list[str] = []
         while self.old and (self.old[0].last_sequence or 0) <= sequence:
-            await self._disk.remove(self.old[0].path)
+            path = self.old[0].path
+            if len(self._spares) + len(spares) < self._spares_max:
+                spares.append(f"{path}{_SPARE}")
+                await self._disk.rename(path, spares[-1])
+            else:
+                await self._disk.remove(path)
             del self.old[0]
             count += 1
         if count:
             await self._disk.sync_dir(DIRECTORY)
+            self._spares += spares  # Only now: nobody may find a file under its old name that is being overwritten.
         return count
 
     async def _rewrite(self, found: FoundFile) -> None:

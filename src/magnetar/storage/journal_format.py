@@ -4,6 +4,8 @@ File:      magic u32 | version u32 | number u64 | file id u64 | floor u64 | crc3
            Files are numbered 1, 2, 3 …; the name is the number. The id is random: bytes that a former file left on the
            device cannot pass for ours. Every sequence number below `floor` was durable in the files before, when
            this one was made; so a tail that is missing there is seen, even if this file has no group yet.
+           Version 2 differs from 1 only in what it says: the file is used again, and behind its groups there may stand
+           groups of its former use.
 Group:     magic u32 | body length u32 | crc32c u32 | record count u32 | file id u64 | first sequence u64 | records
            One write and one sync. The checksum covers everything behind itself; a wrong length makes it fail, too.
            Records have consecutive sequence numbers. A group without records says that the journal was closed.
@@ -28,6 +30,7 @@ from magnetar.errors import JournalDamagedError
 from magnetar.runtime.disk import Buffer
 
 VERSION: Final = 1
+VERSION_REUSED: Final = 2
 MASTER_KEY_BYTES: Final = 20
 BODY_BYTES_MAX: Final = 64 * 2**20  # Bounds what a reader holds at once, whatever a damaged length says.
 
@@ -92,10 +95,13 @@ class FileHeader(NamedTuple):
     file_id: int
     floor: int
     """Every sequence number below it is in the files before this one, or at or below the mark."""
+    is_reused: bool = False
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    head = _FILE_HEADER.pack(_FILE_MAGIC, VERSION, *header)
+    number, file_id, floor, is_reused = header
+    version = VERSION_REUSED if is_reused else VERSION
+    head = _FILE_HEADER.pack(_FILE_MAGIC, version, number, file_id, floor)
     return head + _CHECKSUM.pack(crc32c(head))
 
 
@@ -107,13 +113,13 @@ def decode_file_header(data: Buffer, name: str) -> FileHeader | None:
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
     if magic != _FILE_MAGIC or crc32c(data[: _FILE_HEADER.size]) != checksum:
         return None
-    if version != VERSION:
+    if version not in (VERSION, VERSION_REUSED):
         raise JournalDamagedError(
-            name, 0, f"it has format version {version} and this program knows {VERSION}: start the newer program"
+            name, 0, f"it has format version {version} and this program knows {VERSION_REUSED}: start the newer program"
         )
     if number != file_number(name.rpartition("/")[2]):
         raise JournalDamagedError(name, 0, f"inside it says that it is {file_name(number)}: give it its name back")
-    return FileHeader(number, file_id, floor)
+    return FileHeader(number, file_id, floor, version == VERSION_REUSED)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------

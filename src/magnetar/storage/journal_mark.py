@@ -1,18 +1,26 @@
-"""Mark: the sequence number up to which the journal is no longer needed, kept in every ledger directory.
+"""Mark: the sequence number up to which a journal is no longer needed, kept in every ledger directory.
 
 Promise:   everything up to and including the mark is durable in entry logs and index, in all directories. Whoever moves
-           the mark has made sure of that first.
+           the mark has made sure of that first. Each journal has its own; one file has all of them, so that they move
+           together.
 In force:  the lowest over all directories. A crash while it is being moved leaves some of them behind, and replaying
            too much does no harm. A directory without a mark counts as 0.
-File:      `lastmark`: magic u32 | version u32 | sequence u64 | crc32c u32, big-endian
+Total:     the sum over all journals there ever were. It only grows, and it is what the index remembers. With one
+           journal it is that journal's mark.
+File:      `lastmark`, big-endian, one journal:
+               magic u32 | version 1 u32 | sequence u64 | crc32c u32
+           several, each by its directory:
+               magic u32 | version 2 u32 | count u16 | (is retired u8 | sequence u64 | length u16 | directory)* | crc32c
            Written under another name, synced and renamed: there is always a whole one.
+Retired:   a journal that is written no more, and of which nothing is needed any more. Its number stays in the total.
 Read next: journal_replay.py
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from crc32c import crc32c
@@ -20,84 +28,191 @@ from crc32c import crc32c
 from magnetar.errors import FileMissingError, MarkDamagedError
 from magnetar.runtime.disk import Disk
 
-DEFAULT_NAME: Final = "lastmark"
+NAME: Final = "lastmark"
+ONLY: Final = ""
+"""The journal of a bookie that has one: its mark is kept without a directory."""
 
 _MAGIC: Final = 0x4D4E4C4D  # "MNLM"
-_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">II")
 _MARK: Final = struct.Struct(">IIQ")
+_COUNT: Final = struct.Struct(">H")
+_JOURNAL: Final = struct.Struct(">BQH")
 _CHECKSUM: Final = struct.Struct(">I")
-_FILE_BYTES: Final = _MARK.size + _CHECKSUM.size
+_FILE_BYTES_MAX: Final = 2**20  # Hundreds of journals, each with the longest path there is.
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What one file says: by journal, in the order in which they were configured."""
+
+    in_use: Mapping[str, int]
+    retired: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, journal: str) -> int:
+        return self.in_use.get(journal, self.retired.get(journal, 0))
+
+
+NO_MARKS: Final = Marks({})
 
 
 class JournalMark:
     """Made by `open`. The directories belong to the caller."""
 
-    def __init__(self, directories: Mapping[str, Disk], name: str, marks: dict[str, int]) -> None:
+    def __init__(self, directories: Mapping[str, Disk], journals: Sequence[str], marks: dict[str, Marks]) -> None:
         """For `open` only."""
         self._directories = directories
-        self._name = name
+        self._journals = journals
         self._marks = marks
 
     @classmethod
-    async def open(cls, directories: Mapping[str, Disk], name: str = DEFAULT_NAME) -> JournalMark:
-        """The ledger directories, each under the name that messages give it; with several journals, one name each."""
+    async def open(cls, directories: Mapping[str, Disk], journals: Sequence[str] = (ONLY,)) -> JournalMark:
+        """The ledger directories, each under the name that messages give it; the directories of the journals.
+
+        A mark without a directory belongs to the first journal: who adds some to the only one names that one first.
+        """
         assert directories, "a bookie has a ledger directory"
-        marks = {directory: await _read(directory, disk, name) for directory, disk in directories.items()}
-        return cls(directories, name, marks)
+        assert journals, "a bookie has a journal"
+        marks = {root: _named(await _read(root, disk), journals[0]) for root, disk in directories.items()}
+        return cls(directories, journals, marks)
 
     @property
     def sequence(self) -> int:
-        return min(self._marks.values())
+        """The total that is in force; with one journal, its mark."""
+        return self.total(self.positions)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Where the replay of each journal begins."""
+        return {journal: self._in_force(journal) for journal in self._journals}
+
+    @property
+    def has_same_journals(self) -> bool:
+        """The journals are those, in that order, that the last move named; one alone needs no move."""
+        named = [tuple(marks.in_use) for marks in self._marks.values()]
+        expected = tuple(self._journals)
+        return all(found == expected or (not found and len(expected) == 1) for found in named)
+
+    @property
+    def left_behind(self) -> dict[str, int]:
+        """Journals that were in use, are not named any more, and may have records that are needed."""
+        found = [journal for marks in self._marks.values() for journal in marks.in_use]
+        return {journal: self._in_force(journal) for journal in found if journal not in self._journals}
+
+    def total(self, positions: Mapping[str, int]) -> int:
+        """With these positions of the journals in use."""
+        return sum(positions.values()) + sum(self._others().values())
 
     async def move(self, sequence: int) -> None:
-        """When it returns, the mark is durable in every directory. It never goes back. One call at a time."""
-        assert sequence >= self.sequence, f"the mark is at {self.sequence} and cannot go back to {sequence}"
+        """For one journal alone."""
+        assert len(self._journals) == 1, f"there are {len(self._journals)} journals: say which one moves"
+        await self.move_all({self._journals[0]: sequence})
+
+    async def move_all(self, positions: Mapping[str, int]) -> None:
+        """When it returns, the marks are durable in every directory. They never go back. One call at a time.
+
+        Journals that are not named are retired: nothing of them is needed any more.
+        """
+        for journal, sequence in positions.items():
+            known = self._in_force(journal)
+            assert sequence >= known, f"the mark of {journal} is at {known} and cannot go back to {sequence}"
+        others = self._others()
         for directory, disk in self._directories.items():
-            if self._marks[directory] < sequence:
-                await _write(disk, self._name, sequence)
-                self._marks[directory] = sequence
+            known_here = self._marks[directory]
+            wanted = Marks(
+                {journal: max(sequence, known_here.of(journal)) for journal, sequence in positions.items()}, others
+            )
+            if wanted != known_here or list(wanted.in_use) != list(known_here.in_use):
+                await _write(disk, encode_marks(wanted))
+                self._marks[directory] = wanted
+
+    def _in_force(self, journal: str) -> int:
+        return min([marks.of(journal) for marks in self._marks.values()])
+
+    def _others(self) -> dict[str, int]:
+        """Journals of former lives that are not in use now, and their last marks."""
+        known = [journal for marks in self._marks.values() for journal in (*marks.in_use, *marks.retired)]
+        return {journal: self._in_force(journal) for journal in known if journal not in self._journals}
 
 
 def encode_mark(sequence: int) -> bytes:
-    head = _MARK.pack(_MAGIC, _VERSION, sequence)
-    return head + _CHECKSUM.pack(crc32c(head))
+    return _sealed(_MARK.pack(_MAGIC, 1, sequence))
 
 
-def decode_mark(data: bytes) -> int | None:
+def encode_marks(marks: Marks) -> bytes:
+    if len(marks.in_use) == 1 and not marks.retired:
+        (sequence,) = marks.in_use.values()
+        return encode_mark(sequence)
+    parts = [_HEAD.pack(_MAGIC, 2), _COUNT.pack(len(marks.in_use) + len(marks.retired))]
+    for is_retired, group in ((False, marks.in_use), (True, marks.retired)):
+        for journal, sequence in group.items():
+            name = journal.encode()
+            parts.append(_JOURNAL.pack(is_retired, sequence, len(name)) + name)
+    return _sealed(b"".join(parts))
+
+
+def decode_marks(data: bytes) -> Marks | None:
     """None: damaged, or not a mark."""
-    if len(data) != _FILE_BYTES:
+    body = data[: -_CHECKSUM.size]
+    if len(data) < _HEAD.size + _CHECKSUM.size or _sealed(body) != data:
         return None
-    magic, version, sequence = _MARK.unpack_from(data)
-    (checksum,) = _CHECKSUM.unpack_from(data, _MARK.size)
-    is_ours = (magic, version) == (_MAGIC, _VERSION)
-    return int(sequence) if is_ours and crc32c(data[: _MARK.size]) == checksum else None
+    match _HEAD.unpack_from(body):
+        case (magic, 1) if magic == _MAGIC and len(body) == _MARK.size:
+            return Marks({ONLY: _MARK.unpack(body)[2]})
+        case (magic, 2) if magic == _MAGIC:
+            return _decode_journals(body)
+        case _:
+            return None
 
 
-async def _read(directory: str, disk: Disk, name: str) -> int:
+def _decode_journals(body: bytes) -> Marks | None:
+    groups: tuple[dict[str, int], dict[str, int]] = ({}, {})
     try:
-        file = await disk.open(name)
+        (count,) = _COUNT.unpack_from(body, _HEAD.size)
+        offset = _HEAD.size + _COUNT.size
+        for _ in range(count):
+            is_retired, sequence, length = _JOURNAL.unpack_from(body, offset)
+            offset += _JOURNAL.size + length
+            groups[bool(is_retired)][body[offset - length : offset].decode()] = sequence
+    except (struct.error, UnicodeDecodeError):  # The checksum is right, so we wrote nonsense.
+        return None
+    return Marks(*groups) if offset == len(body) else None
+
+
+def _sealed(body: bytes) -> bytes:
+    return body + _CHECKSUM.pack(crc32c(body))
+
+
+def _named(marks: Marks, first: str) -> Marks:
+    if ONLY not in marks.in_use:
+        return marks
+    return Marks({first: marks.in_use[ONLY]})
+
+
+async def _read(directory: str, disk: Disk) -> Marks:
+    try:
+        file = await disk.open(NAME)
     except FileMissingError:
-        return 0
+        return NO_MARKS
     try:
-        sequence = decode_mark(await file.read(0, _FILE_BYTES + 1))
+        marks = decode_marks(await file.read(0, _FILE_BYTES_MAX))
     finally:
         await file.aclose()
-    if sequence is None:
+    if marks is None:
         raise MarkDamagedError(
-            f"{directory}/{name} is damaged, so nobody knows where the journal must be replayed from: copy {name} "
+            f"{directory}/{NAME} is damaged, so nobody knows where the journal must be replayed from: copy {NAME} "
             "from another ledger directory of this bookie; if there is none, give this bookie up: format it, "
             "and auto-recovery copies its entries from others"
         )
-    return sequence
+    return marks
 
 
-async def _write(disk: Disk, name: str, sequence: int) -> None:
-    unfinished = f"{name}.tmp"
+async def _write(disk: Disk, content: bytes) -> None:
+    unfinished = f"{NAME}.tmp"
     file = await disk.open(unfinished, create=True)
     try:
         await file.truncate(0)
-        await file.append_and_sync([encode_mark(sequence)])
+        await file.append_and_sync([content])
     finally:
         await file.aclose()
-    await disk.rename(unfinished, name)
+    await disk.rename(unfinished, NAME)
     await disk.sync_dir()

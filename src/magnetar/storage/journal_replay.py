@@ -7,6 +7,9 @@ Damaged:   every other thing that is no group; a gap in the sequence numbers; a 
 End:       zeros up to the end of a file. That is room that was prepared and not used.
 In use:    a file with anything but zeros behind its header. A file is prepared ahead and written only when the one
            before is complete; so one that is not in use says nothing about the tail of the one before.
+Reused:    a file that was used before, as its header says, has groups of its former use behind its own. They have
+           another file id. It is in use when it has a group of its own; a group that is missing at its end is noticed
+           when the next file does not go on from there.
 Mark:      gaps that lie wholly at or below it do no harm: those records are no longer needed.
 Limit:     damage in the very last group looks like a torn write, unless the journal was closed behind it, or opened
            again since: a closing group, or the floor in the next file's header, shows that something is missing.
@@ -74,6 +77,8 @@ class _Chain:
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self.next: int | None = None
+        self.end: tuple[str, int] | None = None
+        """Behind the last group: path and offset, if something stands there that is no group of its file."""
 
     def accepts(self, first: int) -> bool:
         if first == self.next:
@@ -90,6 +95,15 @@ class _Chain:
         if first > expected:
             return f"records {expected} to {first - 1} are missing; they must stand before it"
         return f"it begins with record {first} where record {expected} must stand"
+
+    def gap(self, path: str, offset: int, first: int) -> JournalDamagedError:
+        """Something is missing before this record. If another file may have held it, that one is named."""
+        if self.end is not None and first > max(self.mark + 1, self.next or 0):
+            path, offset = self.end
+            return JournalDamagedError(
+                path, offset, f"this is no intact group, and later files show that it was one; {_ADVICE}"
+            )
+        return JournalDamagedError(path, offset, f"{self.missing(first)}; {_ADVICE}")
 
 
 async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver) -> Replayed:
@@ -121,14 +135,38 @@ async def _look_at(disk: Disk, path: str) -> FoundFile:
         header = decode_file_header(await window.at(0, FILE_HEADER_BYTES), path)
         number = file_number(path.rpartition("/")[2])
         assert number is not None, "only such names are listed"
-        return FoundFile(
-            path,
-            number,
-            is_in_use=not await window.is_zero_from(FILE_HEADER_BYTES),
-            is_intact=header is not None,
-        )
+        return FoundFile(path, number, is_in_use=await _is_in_use(window, header), is_intact=header is not None)
     finally:
         await file.aclose()
+
+
+async def _is_in_use(window: Window, header: FileHeader | None) -> bool:
+    """A file that is used again has an intact header from the moment it has its name."""
+    if header is None or not header.is_reused:
+        return not await window.is_zero_from(FILE_HEADER_BYTES)
+    if await intact_group(window, header.file_id, FILE_HEADER_BYTES) is not None:
+        return True
+    return await later_group(window, header.file_id, FILE_HEADER_BYTES + 1) is not None
+
+
+async def intact_group(window: Window, file_id: int, offset: int) -> tuple[GroupHeader, memoryview] | None:
+    """The group of this file that begins here."""
+    header = decode_group_header(await window.at(offset, GROUP_HEADER_BYTES))
+    if header is None or header.file_id != file_id or offset + header.size > window.size:
+        return None
+    group = await window.at(offset, header.size)
+    return (header, group) if is_intact(header, group) else None
+
+
+async def later_group(window: Window, file_id: int, offset: int, first_sequence: int = 0) -> int | None:
+    """Where an intact group of this file begins, here or behind, whose records have such numbers or greater ones."""
+    found = await window.find(GROUP_MAGIC_BYTES, offset)
+    while found is not None:
+        group = await intact_group(window, file_id, found)
+        if group is not None and group[0].first_sequence >= first_sequence:
+            return found
+        found = await window.find(GROUP_MAGIC_BYTES, found + 1)
+    return None
 
 
 async def _replay_file(disk: Disk, found: FoundFile, chain: _Chain, deliver: Deliver, *, may_be_torn: bool) -> None:
@@ -144,7 +182,7 @@ async def _replay_file(disk: Disk, found: FoundFile, chain: _Chain, deliver: Del
         header = decode_file_header(await window.at(0, FILE_HEADER_BYTES), found.path)
         assert header is not None, "it was intact a moment ago"
         if not chain.reaches(header.floor):
-            raise JournalDamagedError(found.path, 0, f"{chain.missing(header.floor)}; {_ADVICE}")
+            raise chain.gap(found.path, 0, header.floor)
         await _Reader(window, header, found, chain, deliver).run(may_be_torn)
     finally:
         await file.aclose()
@@ -156,9 +194,7 @@ def _check_hole(before: FoundFile, found: FoundFile, chain: _Chain) -> None:
         raise JournalDamagedError(found.path, 0, f"the files between {before.path} and this one are missing; {_ADVICE}")
 
 
-_ADVICE = (
-    "restore the journal directory, or give this bookie up: format it, and auto-recovery copies its entries from others"
-)
+_ADVICE = "restore the journal directory, if there is a copy of it"
 
 
 class _Reader:
@@ -167,32 +203,31 @@ class _Reader:
     def __init__(self, window: Window, header: FileHeader, found: FoundFile, chain: _Chain, deliver: Deliver) -> None:
         self._window = window
         self._file_id = header.file_id
+        self._is_reused = header.is_reused
         self._found = found
         self._chain = chain
         self._deliver = deliver
 
     async def run(self, may_be_torn: bool) -> None:
-        while (group := await self._group_at(self._found.end)) is not None:
+        while (group := await intact_group(self._window, self._file_id, self._found.end)) is not None:
             self._take(*group)
-        if await self._window.is_zero_from(self._found.end):
+        end = self._found.end
+        if await self._window.is_zero_from(end):
             return
-        if not may_be_torn:
+        if not may_be_torn and not self._is_reused:
             raise self._damage("this is no intact group, and later files show that it was one")
-        if (later := await self._later_group()) is not None:
+        later = await later_group(self._window, self._file_id, end + 1, self._chain.next or 0)
+        if later is not None:
             raise self._damage(f"this is no intact group, but there is one behind it, at offset {later}")
-        self._found.is_closed = False  # Not closed by the last life, then.
-
-    async def _group_at(self, offset: int) -> tuple[GroupHeader, memoryview] | None:
-        header = decode_group_header(await self._window.at(offset, GROUP_HEADER_BYTES))
-        if header is None or header.file_id != self._file_id or offset + header.size > self._window.size:
-            return None
-        group = await self._window.at(offset, header.size)
-        return (header, group) if is_intact(header, group) else None
+        self._chain.end = self._found.path, end
+        if not self._is_reused:
+            self._found.is_closed = False  # Not closed by the last life, then.
 
     def _take(self, header: GroupHeader, group: memoryview) -> None:
         found, mark = self._found, self._chain.mark
         if not self._chain.accepts(header.first_sequence):
-            raise self._damage(self._chain.missing(header.first_sequence))
+            raise self._chain.gap(found.path, found.end, header.first_sequence)
+        self._chain.end = None
         self._chain.next = header.first_sequence + header.records
         if found.first_sequence is None:
             found.first_sequence = header.first_sequence
@@ -213,17 +248,6 @@ class _Reader:
         for record in records:
             if record.sequence > self._chain.mark:
                 self._deliver(record)
-
-    async def _later_group(self) -> int | None:
-        """An intact group of this file behind the place where one should begin."""
-        expected = self._chain.next or 0
-        offset = await self._window.find(GROUP_MAGIC_BYTES, self._found.end + 1)
-        while offset is not None:
-            group = await self._group_at(offset)
-            if group is not None and group[0].first_sequence >= expected:
-                return offset
-            offset = await self._window.find(GROUP_MAGIC_BYTES, offset + 1)
-        return None
 
     def _damage(self, what: str) -> JournalDamagedError:
         return JournalDamagedError(self._found.path, self._found.end, f"{what}; {_ADVICE}")

@@ -62,7 +62,7 @@ class LedgerStorage:
         self.logs = EntryLogReader(dirs, config.open_logs_max)
         self._config = config
         self._submitted = submitted
-        self._writer = EntryLogWriter(dirs, config.log_bytes_max)
+        self._writer = EntryLogWriter(dirs, config.log_bytes_max, config.log_cached_bytes)
         self._reads = Reads(self.logs, index, config)
         self._active = WriteCache()
         self._dirty: dict[int, LedgerFlags] = {}
@@ -98,7 +98,9 @@ class LedgerStorage:
                 f"location index: it is complete up to journal record {mark}, but the journal was told {journal_mark}: "
                 f"it lost what it had synced, or belongs to another bookie; {REMEDY}"
             )
-        storage._mark = mark
+        # Not the index's own, which may be ahead: the last life may have flushed a record that its journal then lost
+        # with the power. The journal gives that number out again, and the mark must not be past it by then.
+        storage._mark = journal_mark
         await storage._tombstones.load()
         return storage
 
@@ -205,6 +207,12 @@ class LedgerStorage:
         if found is None and self._flushing is not None:
             found = self._flushing.cache.get(ledger_id, entry_id)
         return self._reads.cache.get(ledger_id, entry_id) if found is None else found
+
+    def get_entries_nowait(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]:
+        """The same for several of one ledger."""
+        if any(cache.has_ledger(ledger_id) for cache in self._caches()):
+            return [self.get_entry_nowait(ledger_id, entry_id) for entry_id in entry_ids]
+        return self._reads.cache.get_many(ledger_id, entry_ids)
 
     async def get_entry(self, ledger_id: int, entry_id: int) -> memoryview:
         """The entry without its frame's head. EntryMissingError, LedgerMissingError; any other error is not a "no"."""
@@ -376,8 +384,8 @@ class LedgerStorage:
             return [log_id for log_id in self.dirs.log_ids()[:-1] if log_id not in busy]
 
     def new_writer(self) -> EntryLogWriter:
-        """For copies, in logs of their own."""
-        return EntryLogWriter(self.dirs, self._config.log_bytes_max)
+        """For copies, in logs of their own. They are old: nobody is about to read them."""
+        return EntryLogWriter(self.dirs, self._config.log_bytes_max, cached_bytes=0)
 
     async def move(self, moves: Sequence[tuple[Extent, Extent]]) -> None:
         """The copies are durable; from now on they are what is read. What was deleted meanwhile stays deleted."""

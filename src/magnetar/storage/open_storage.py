@@ -14,6 +14,7 @@ from magnetar.runtime.runtime import Runtime
 from magnetar.storage.ledger_dirs import LedgerDirs
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.location_index import LocationIndex
+from magnetar.storage.ordered_store import OrderedStore
 
 INDEX: Final = "index"
 
@@ -42,15 +43,21 @@ async def open_storage(
 
 
 async def open_rocksdb_index(runtime: Runtime, path: str) -> LocationIndex:
-    # Imported here: loading the library takes a good part of a second of every command that does not need it.
-    from magnetar.storage.rocksdb_store import RocksDbStore
-
+    """On RocksDB, or on the twin that a simulated runtime has for it."""
+    open_store = runtime.ordered_store or _rocksdb()
     reading, writing = runtime.offload(name="index-read"), runtime.offload(name="index-write")
     try:
-        return LocationIndex(await writing(RocksDbStore, path), reading, writing)
+        return LocationIndex(await writing(open_store, path), reading, writing)
     except BaseException:
         await _close(reading, writing)
         raise
+
+
+def _rocksdb() -> Callable[[str], OrderedStore]:
+    # Imported here: loading the library takes a good part of a second of every command that does not need it.
+    from magnetar.storage.rocksdb_store import RocksDbStore
+
+    return RocksDbStore
 
 
 async def _close(*lanes: Offload) -> None:

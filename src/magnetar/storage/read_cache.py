@@ -9,6 +9,7 @@ Read next: read_ahead.py
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.storage.read_ahead import LedgerRun
@@ -54,6 +55,29 @@ class ReadCache:
         self._chunks.move_to_end(number)
         offset = location >> _OFFSET & _FIELD
         return memoryview(self._chunks[number].data)[offset : offset + (location & _FIELD)]
+
+    def get_many(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]:
+        """The same for each of these, with less work: they are usually in one chunk."""
+        known = self._locations.get(ledger_id)
+        if known is None:
+            return [None] * len(entry_ids)
+        chunks = self._chunks
+        found: list[memoryview | None] = []
+        add, locate = found.append, known.get
+        current = -1
+        data = memoryview(b"")
+        for entry_id in entry_ids:
+            location = locate(entry_id)
+            if location is None:
+                add(None)
+                continue
+            if location >> _CHUNK != current:
+                current = location >> _CHUNK
+                chunks.move_to_end(current)
+                data = memoryview(chunks[current].data)
+            offset = location >> _OFFSET & _FIELD
+            add(data[offset : offset + (location & _FIELD)])
+        return found
 
     def drop(self, ledger_id: int) -> None:
         """Forgets a ledger."""

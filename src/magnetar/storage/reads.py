@@ -2,13 +2,14 @@
 
 One miss at a time for what one read-ahead covers: readers with many reads in flight ask for entries that the first of
 them brings along, so those behind it wait for it and look into the cache again.
+Streams:   a reader that goes on where the last fetch ended gets more each time (streams.py).
 Damage:    if the copy that the index names first is damaged and there is another, that one is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import NamedTuple
 
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import (
@@ -25,8 +26,13 @@ from magnetar.storage.extents import BlockPlace, Extent
 from magnetar.storage.location_index import LocationIndex
 from magnetar.storage.read_ahead import LedgerRun, ledger_run
 from magnetar.storage.read_cache import ReadCache
+from magnetar.storage.streams import Streams
 
-_COMPANY: Final = 256  # Entries behind one that is being fetched, which may come with it.
+
+class _Fetch(NamedTuple):
+    done: asyncio.Future[None]
+    entries: int
+    """That may come with it, as far as one can tell."""
 
 
 class Reads:
@@ -34,8 +40,8 @@ class Reads:
         self.cache = ReadCache(config.read_cache_bytes_max)
         self._logs = logs
         self._index = index
-        self._read_ahead_bytes = config.read_ahead_bytes
-        self._fetching: dict[int, dict[int, asyncio.Future[None]]] = {}  # Ledger → entry being fetched → its end.
+        self._streams = Streams(config.read_ahead_bytes, config.read_ahead_bytes_max, config.read_cache_bytes_max)
+        self._fetching: dict[int, dict[int, _Fetch]] = {}  # Ledger → entry being fetched → its end.
         self._deletions = 0
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
@@ -47,19 +53,21 @@ class Reads:
             if found is not None:
                 return found
             ahead = self._fetched_with(ledger_id, entry_id)
+        ahead_bytes, entries = self._streams.begin(ledger_id, entry_id)
         fetching = self._fetching.setdefault(ledger_id, {})
-        done = fetching[entry_id] = asyncio.get_running_loop().create_future()
+        fetching[entry_id] = fetch = _Fetch(asyncio.get_running_loop().create_future(), entries)
         try:
-            return await self._fetch(ledger_id, entry_id)
+            return await self._fetch(ledger_id, entry_id, ahead_bytes)
         finally:
             del fetching[entry_id]
             if not fetching:
                 self._fetching.pop(ledger_id, None)
-            done.set_result(None)
+            fetch.done.set_result(None)
 
     def forget(self, ledger_id: int) -> None:
         self._deletions += 1
         self.cache.drop(ledger_id)
+        self._streams.forget(ledger_id)
 
     def missing(self, ledger_id: int, entry_id: int, *, is_known: bool) -> StorageError:
         if is_known:
@@ -67,17 +75,17 @@ class Reads:
         return LedgerMissingError(f"nothing of ledger {ledger_id} is here")
 
     def _fetched_with(self, ledger_id: int, entry_id: int) -> asyncio.Future[None] | None:
-        for fetched, done in self._fetching.get(ledger_id, {}).items():
-            if fetched <= entry_id < fetched + _COMPANY:
-                return done
+        for fetched, fetch in self._fetching.get(ledger_id, {}).items():
+            if fetched <= entry_id < fetched + fetch.entries:
+                return fetch.done
         return None
 
-    async def _fetch(self, ledger_id: int, entry_id: int) -> memoryview | None:
+    async def _fetch(self, ledger_id: int, entry_id: int, ahead_bytes: int) -> memoryview | None:
         extent = await self._index.find(ledger_id, entry_id)
         if extent is None:
             return None
         try:
-            return await self._entry_at(extent, entry_id)
+            return await self._entry_at(extent, entry_id, ahead_bytes)
         except (StorageDamagedError, DiskError) as error:
             return await self._another_copy(extent.place, ledger_id, entry_id, error)
 
@@ -92,14 +100,14 @@ class Reads:
             if extent.place == damaged:
                 continue
             try:
-                return await self._entry_at(extent, entry_id)
+                return await self._entry_at(extent, entry_id, 0)
             except (StorageDamagedError, DiskError):
                 continue
         raise first_error
 
-    async def _entry_at(self, extent: Extent, entry_id: int) -> memoryview:
+    async def _entry_at(self, extent: Extent, entry_id: int, ahead_bytes: int) -> memoryview:
         deletions = self._deletions
-        data, blocks = await self._logs.read_blocks(extent.place, self._read_ahead_bytes)
+        data, blocks = await self._logs.read_blocks(extent.place, ahead_bytes)
         run: LedgerRun = ledger_run(extent.ledger_id, data, blocks)
         found = run.get(entry_id)
         if found is None:
@@ -110,4 +118,5 @@ class Reads:
             )
         if deletions == self._deletions:  # Else its ledger may be gone, and must not come back.
             self.cache.put(run)
+            self._streams.end(extent.ledger_id, run.entry_ids, ahead_bytes)
         return found

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from magnetar.bookie.connection import RECEIVE_BYTES, Connection, ConnectionCounters
+from magnetar.bookie.connection import RECEIVE_BYTES, WRITE_BYTES_MAX, Connection, ConnectionCounters
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
@@ -271,3 +271,51 @@ async def test_a_lost_connection_is_reported_once(setup: Setup) -> None:
     assert (setup.notebook.closed, setup.counters.opened, setup.counters.closed) == (1, 1, 1)
     assert setup.notebook.connection is not None
     setup.notebook.connection.send((b"too late",))
+
+
+async def connected(setup: Setup) -> tuple[asyncio.StreamReader, Connection]:
+    reader, writer = await setup.connect()
+    writer.write(add_frame(1, 0))
+    await reader.readexactly(28)
+    assert setup.notebook.connection is not None
+    return reader, setup.notebook.connection
+
+
+async def test_many_answers_of_one_turn_arrive_whole_and_in_order(setup: Setup) -> None:
+    reader, connection = await connected(setup)
+    parts = [bytes([number % 256]) * 50_000 for number in range(200)]
+    connection.send(parts, len(parts))
+    assert await reader.readexactly(200 * 50_000) == b"".join(parts)
+    assert setup.counters.dropped_answers == 0
+
+
+async def test_what_was_sent_leaves_before_the_connection_is_closed(setup: Setup) -> None:
+    reader, connection = await connected(setup)
+    connection.send((b"x" * 900_000, b"y" * 900_000), 2)
+    connection.close()
+    assert await reader.read(-1) == b"x" * 900_000 + b"y" * 900_000
+
+
+async def test_a_transport_gets_little_of_what_its_client_does_not_read(setup: Setup) -> None:
+    """It keeps what it has as long as the connection lives, also after the rest was dropped."""
+    _, connection = await connected(setup)
+    connection.send([bytes(100_000) for _ in range(300)], 300)
+    await until(lambda: setup.counters.dropped_answers > 200, "answers are dropped")
+    assert connection._transport is not None
+    assert connection._transport.get_write_buffer_size() < 3 * WRITE_BYTES_MAX
+    assert setup.counters.dropped_answers <= 300
+
+
+async def test_who_has_many_answers_waits_until_the_client_reads_or_has_lost_its_chance(setup: Setup) -> None:
+    reader, connection = await connected(setup)
+    connection._unwritable_wait_s = 60.0
+    connection.send((bytes(10_000_000),))
+    waiting = asyncio.ensure_future(connection.wait_taken())
+    await until(lambda: not connection._writable, "the client's socket is full")
+    assert not waiting.done()
+    await reader.readexactly(10_000_000)
+    await asyncio.wait_for(waiting, 10)
+    connection._unwritable_wait_s = 0.05
+    connection.send((bytes(10_000_000),))
+    await asyncio.wait_for(connection.wait_taken(), 10)
+    assert connection._dropping

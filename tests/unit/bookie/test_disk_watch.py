@@ -268,3 +268,30 @@ def test_a_status_is_what_apache_writes() -> None:
 )
 def test_what_is_no_status_is_ignored(content: bytes) -> None:
     assert decode_status(content) is None
+
+
+async def test_a_running_bookie_follows_what_an_operator_writes_into_its_directories(node: Node) -> None:
+    _, directories = await node.open()
+    watch = DiskWatch(directories.all, node.config, node.switch, lambda: read_operator_status(directories))
+    await watch.check()
+    watch.start()
+    entropy = node.machine.start().entropy
+    for wanted in (True, False, True):
+        await write_operator_status(directories, entropy, is_read_only=wanted)
+        await until(lambda wanted=wanted: node.switch.is_read_only is wanted, f"read-only: {wanted}")  # type: ignore[misc]
+    assert node.switch.reasons == (ReadOnlyReason.OPERATOR,)
+    assert node.changes == [True, False, True]
+    await watch.aclose()
+
+
+async def test_a_status_that_cannot_be_read_changes_nothing(node: Node) -> None:
+    _, directories = await node.open()
+    watch = DiskWatch(directories.all, node.config, node.switch, lambda: read_operator_status(directories))
+    await write_operator_status(directories, node.machine.start().entropy, is_read_only=True)
+    await watch.check()
+    assert node.switch.is_read_only
+    node.devices[1].faults.strike_next(Fault.READ_ERROR)
+    await watch.check()
+    assert node.switch.is_read_only
+    await watch.check()
+    assert node.changes == [True]

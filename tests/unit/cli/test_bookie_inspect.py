@@ -413,12 +413,18 @@ async def test_the_bookie_starts_with_the_index_and_the_state_that_it_was_given(
         assert (await client.ask(AddEntry(FENCED_ONLY, 0, KEY, entry(FENCED_ONLY, 0)))).code is not Code.EOK
 
 
+def test_readonly_may_be_said_while_the_bookie_runs(running: Stopped) -> None:
+    assert running.document("readonly", "on")["by_operator"] is True
+    assert running.document("readonly", "show")["by_operator"] is True
+    assert running.document("readonly", "off")["by_operator"] is False
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "command",
-    [["journal", "read"], ["entrylog", "ls"], ["ledger", "check"], ["index", "rebuild", "--force"], ["readonly", "on"]],
+    [["journal", "read"], ["entrylog", "ls"], ["ledger", "check"], ["index", "rebuild", "--force"]],
 )
 def test_a_running_bookie_is_refused(running: Stopped, command: list[str]) -> None:
     before = running.content()

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.errors import DiskError, LogDamagedError, StorageDamagedError
 from magnetar.runtime.system import SystemRuntime
+from magnetar.runtime.system_file import SystemFile
 from magnetar.storage.entry_log_format import (
     BLOCK_HEADER_BYTES,
     HEADER_BYTES,
@@ -34,7 +35,7 @@ class Logs:
 
     def __init__(self, dirs: LedgerDirs, log_bytes_max: int) -> None:
         self.dirs = dirs
-        self.writer = EntryLogWriter(dirs, log_bytes_max)
+        self.writer = EntryLogWriter(dirs, log_bytes_max, cached_bytes=log_bytes_max)
         self.reader = EntryLogReader(dirs, 2)
 
     async def aclose(self) -> None:
@@ -224,3 +225,31 @@ def test_only_our_own_names_are_logs(name: str) -> None:
 
 def test_name_and_id_of_a_log_belong_together() -> None:
     assert log_id_of(log_path(0xABC).removeprefix("logs/")) == 0xABC
+
+
+async def test_old_pages_are_given_back_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: dict[str, int] = {}
+
+    async def note(file: SystemFile, end: int) -> None:
+        forgotten[file.path] = end
+
+    monkeypatch.setattr(SystemFile, "forget_cached", note)
+    logs = await open_logs(tmp_path, log_bytes_max=3_000)  # And as many stay.
+    for ledger_id in range(12):
+        await logs.writer.append([block_of(ledger_id, range(5))])
+        await logs.writer.sync()
+    sizes = {log_path(log_id): await logs.reader.size(log_id) for log_id in logs.dirs.log_ids()}
+    kept = {path: size - min(size, forgotten.get(path, 0)) for path, size in sizes.items()}
+    assert sum(kept.values()) == 3_000
+    assert [path for path, size in kept.items() if size] == list(sizes)[-2:], "the newest two"
+    await logs.aclose()
+
+
+async def test_files_that_stay_open_for_their_pages_are_bounded(tmp_path: Path) -> None:
+    logs = Logs(await LedgerDirs.open(SystemRuntime(), [str(tmp_path)]), log_bytes_max=500)
+    logs.writer = EntryLogWriter(logs.dirs, 500, cached_bytes=10**9)
+    for ledger_id in range(40):
+        await logs.writer.append([block_of(ledger_id, range(5))])
+        await logs.writer.sync()
+    assert len(logs.writer._finished) <= 8
+    await logs.aclose()

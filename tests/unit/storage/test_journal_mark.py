@@ -13,7 +13,7 @@ from magnetar.runtime.disk import Disk
 from magnetar.sim.device import Crash, SimDevice
 from magnetar.sim.disk import SimDisk
 from magnetar.sim.disk_faults import Fault
-from magnetar.storage.journal_mark import JournalMark, decode_mark, encode_mark
+from magnetar.storage.journal_mark import JournalMark, Marks, decode_marks, encode_mark, encode_marks
 
 ROOTS = ("ledgers-1", "ledgers-2", "ledgers-3")
 
@@ -36,18 +36,24 @@ async def mark_after(device: SimDevice, kind: Crash) -> int:
 
 @given(st.integers(0, 2**64 - 1))
 def test_mark_comes_back_and_no_part_of_it_does(sequence: int) -> None:
-    data = encode_mark(sequence)
-    assert decode_mark(data) == sequence
-    assert decode_mark(data + b"\0") is None
-    assert all(decode_mark(data[:length]) is None for length in range(len(data)))
+    for marks in (Marks({"": sequence}), Marks({"/b": sequence, "/a": 7}), Marks({"/a": 1}, {"/ü": sequence})):
+        data = encode_marks(marks)
+        assert decode_marks(data) == marks
+        assert decode_marks(data + b"\0") is None
+        assert all(decode_marks(data[:length]) is None for length in range(len(data)))
+
+
+def test_one_journals_file_is_as_it_always_was() -> None:
+    data = bytes.fromhex("4d4e4c4d 00000001 0000000000000011 8f972f7f".replace(" ", ""))
+    assert encode_mark(17) == encode_marks(Marks({"/only": 17})) == data
 
 
 def test_no_flipped_bit_leaves_a_mark_intact() -> None:
-    data = encode_mark(17)
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        assert decode_mark(bytes(damaged)) is None
+    for data in (encode_mark(17), encode_marks(Marks({"/a": 17, "/b": 3}, {"/c": 4}))):
+        for bit in range(8 * len(data)):
+            damaged = bytearray(data)
+            damaged[bit // 8] ^= 1 << bit % 8
+            assert decode_marks(bytes(damaged)) is None
 
 
 async def test_absent_mark_is_zero_and_a_moved_one_survives() -> None:
@@ -119,9 +125,54 @@ async def test_damaged_mark_is_named_with_what_to_do() -> None:
 async def test_several_journals_keep_a_mark_each() -> None:
     device = SimDevice()
     disks = await directories(device)
-    await (await JournalMark.open(disks, "lastmark.0")).move(3)
-    assert (await JournalMark.open(disks, "lastmark.1")).sequence == 0
-    assert (await JournalMark.open(disks, "lastmark.0")).sequence == 3
+    marks = await JournalMark.open(disks, ("/a", "/b"))
+    await marks.move_all({"/a": 3, "/b": 5})
+    device.crash(Crash.DROP_UNSYNCED)
+    marks = await JournalMark.open(await directories(device), ("/a", "/b"))
+    assert (marks.positions, marks.sequence, marks.has_same_journals) == ({"/a": 3, "/b": 5}, 8, True)
+
+
+async def test_the_mark_of_the_only_journal_becomes_that_of_the_first_of_several() -> None:
+    disks = await directories(SimDevice())
+    await (await JournalMark.open(disks)).move(9)
+    marks = await JournalMark.open(disks, ("/a", "/b"))
+    assert (marks.positions, marks.has_same_journals) == ({"/a": 9, "/b": 0}, False)
+    await marks.move_all({"/a": 9, "/b": 0})
+    assert (await JournalMark.open(disks, ("/a", "/b"))).has_same_journals
+
+
+async def test_marks_belong_to_directories_whatever_their_order() -> None:
+    disks = await directories(SimDevice())
+    await (await JournalMark.open(disks, ("/a", "/b"))).move_all({"/a": 3, "/b": 5})
+    marks = await JournalMark.open(disks, ("/b", "/a"))
+    assert (marks.positions, marks.has_same_journals) == ({"/b": 5, "/a": 3}, False)
+
+
+async def test_a_journal_that_is_gone_is_left_behind_until_it_is_retired_and_stays_in_the_total() -> None:
+    disks = await directories(SimDevice())
+    await (await JournalMark.open(disks, ("/a", "/b"))).move_all({"/a": 3, "/b": 5})
+    marks = await JournalMark.open(disks, ("/b",))
+    assert (marks.left_behind, marks.sequence, marks.has_same_journals) == ({"/a": 3}, 8, False)
+    await marks.move_all({"/b": 6})
+    marks = await JournalMark.open(disks, ("/b",))
+    assert (marks.left_behind, marks.sequence, marks.has_same_journals) == ({}, 9, True)
+    back = await JournalMark.open(disks, ("/b", "/a"))
+    assert (back.positions, back.sequence) == ({"/b": 6, "/a": 3}, 9)
+
+
+async def test_a_crash_while_several_marks_move_leaves_each_old_or_new() -> None:
+    for seed in range(40):
+        device = SimDevice(seed=str(seed))
+        marks = await JournalMark.open(await directories(device), ("/a", "/b"))
+        await marks.move_all({"/a": 3, "/b": 5})
+        moving = asyncio.create_task(marks.move_all({"/a": 4, "/b": 9}))
+        for _ in range(seed):
+            await asyncio.sleep(0)
+        device.crash(Crash.POWER_LOSS)
+        after = await JournalMark.open(await directories(device), ("/a", "/b"))
+        assert after.positions in ({"/a": 3, "/b": 5}, {"/a": 4, "/b": 9})
+        device.release_dead()
+        await asyncio.gather(moving, return_exceptions=True)
 
 
 async def test_each_sync_is_needed() -> None:

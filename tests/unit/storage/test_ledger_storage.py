@@ -252,9 +252,25 @@ async def test_mark_is_what_was_submitted_at_the_swap_and_survives(reopen: Open)
     add(storage, [entry_bytes(7, 0)])
     assert await storage.flush() == 41
     storage = await reopen()
-    assert storage.statistics().mark == 41
+    assert await storage.index.mark() == 41
     submitted.value = 42
     assert await storage.flush() == 42
+
+
+async def test_no_mark_is_given_out_that_the_journal_has_not_reached() -> None:
+    """The flush was durable, the journal's last records were not: their numbers are given out again."""
+    world = World()
+    storage = await world.open()
+    add(storage, [entry_bytes(7, 0)])
+    world.submitted.value = 60
+    assert await storage.flush() == 60
+    world.crash()
+    world.submitted.value = 55
+    storage = await world.open(40)
+    add(storage, [entry_bytes(7, 1)])
+    assert await storage.flush() == 55
+    await storage.aclose()
+    world.machine.release_dead()
 
 
 async def test_index_behind_the_journals_mark_is_refused(tmp_path: Path) -> None:

@@ -89,3 +89,12 @@ def test_run_ends_where_the_ledger_does_and_keeps_little_else() -> None:
     assert [bytes(run.get(entry) or b"") for entry in (1, 2, 3)] == [entry_bytes(7, entry) for entry in (1, 2, 3)]
     assert len(run.data) < len(data) // 2
     assert ledger_run(9, data, blocks).entry_ids == []
+
+
+def test_several_at_once_are_the_same_as_one_by_one() -> None:
+    cache = ReadCache(1 << 20)
+    cache.put(run_of(7, range(10)))
+    cache.put(run_of(7, range(20, 30)))
+    asked = [0, 25, 3, 99, 29, 10]
+    assert cache.get_many(7, asked) == [cache.get(7, entry_id) for entry_id in asked]
+    assert cache.get_many(8, asked) == [None] * len(asked)

@@ -229,6 +229,41 @@ class DiskContract:
         await file.aclose()
         assert await contents(harness.disk, "a") == b"before"
 
+    async def test_bytes_that_need_not_stay_in_memory_read_the_same(self, harness: DiskHarness) -> None:
+        file = await harness.disk.open("a", create=True)
+        await file.append_and_sync([b"x" * 10_000])
+        await file.append([b"y" * 10_000])
+        await file.forget_cached(15_000)
+        await file.forget_cached(1_000_000)
+        assert await file.read(0, 20_000) == b"x" * 10_000 + b"y" * 10_000
+        await file.aclose()
+
+    async def test_file_that_is_used_again_begins_empty_and_overwrites_what_it_held(self, harness: DiskHarness) -> None:
+        await write(harness.disk, "a", b"old content")
+        file = await harness.disk.open("a", reuse=True)
+        assert file.size == 0
+        assert await file.read(0, 100) == b""
+        assert await file.append_and_sync([b"new"]) == 0
+        assert await file.read(0, 100) == b"new"
+        await file.aclose()
+        assert await contents(harness.disk, "a") == b"new content"
+
+    async def test_file_that_is_used_again_may_grow_beyond_what_it_held(self, harness: DiskHarness) -> None:
+        await write(harness.disk, "a", b"old")
+        file = await harness.disk.open("a", reuse=True)
+        await file.append([b"12"])
+        await file.append_and_sync([b"3456"])
+        await file.aclose()
+        assert await contents(harness.disk, "a") == b"123456"
+
+    async def test_truncating_a_file_that_is_used_again_gives_its_room_back(self, harness: DiskHarness) -> None:
+        await write(harness.disk, "a", b"old content")
+        file = await harness.disk.open("a", reuse=True)
+        await file.append([b"new"])
+        await file.truncate(3)
+        await file.aclose()
+        assert await contents(harness.disk, "a") == b"new"
+
     async def test_failed_sync_while_preallocating_makes_the_file_refuse_everything(self, harness: DiskHarness) -> None:
         file = await harness.disk.open("a", create=True)
         harness.fail_next_sync("a")

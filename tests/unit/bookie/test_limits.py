@@ -1,0 +1,277 @@
+"""Every limit of a whole bookie, driven over its edge by clients: what they see, what is counted, and that it passes.
+
+On simulated disks that are as slow as a test wants, in virtual time. The limit on clients that do not read is about
+real sockets and real memory: tests/integration/bookie/test_slow_clients.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.config.root import Config
+from magnetar.metadata.bookkeeper.cluster import init_cluster
+from magnetar.metadata.memory import MemoryServer
+from magnetar.sim.device import SimDevice
+from magnetar.sim.disk_faults import Fault
+from magnetar.sim.entropy import SimEntropy
+from magnetar.sim.sync_sites import SyncSites
+from magnetar.testing.bookie_load import BookieLoad
+from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.client import decode_response, encode_request
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.messages import V2, AnyResponse, ReadEntry
+from tests.unit.bookie.node_story import METADATA, PATHS, story_config
+from tests.unit.bookie.sim_node import SimNode, small_steps
+from tests.unit.bookie.virtual_loop import run
+
+Test = Callable[[SimNode], Awaitable[None]]
+
+
+def on_a_node(test: Test, *, busy: bool = False, **limits: dict[str, int]) -> None:
+    """Runs the test with these settings, by section."""
+    config = story_config(busy=busy, preallocated_bytes=0)
+    changed = {name: dataclasses.replace(getattr(config, name), **values) for name, values in limits.items()}
+
+    async def world() -> None:
+        async with started(dataclasses.replace(config, **changed)) as node:
+            await test(node)
+            await node.stop()
+
+    with small_steps():
+        run(world())
+
+
+@asynccontextmanager
+async def started(config: Config) -> AsyncIterator[SimNode]:
+    entropy = SimEntropy("limits")
+    server = MemoryServer(entropy, METADATA)
+    async with server.connect() as store:
+        await init_cluster(store, PATHS, entropy)
+        node = SimNode("limits", server, config, SyncSites())
+        try:
+            await node.start()
+            yield node
+        finally:
+            node.bury()
+    await server.aclose()
+
+
+def slow(*devices: SimDevice, seconds: float) -> None:
+    for device in devices:
+        device.faults.stall_s = seconds
+        device.faults.rates[Fault.STALL] = 1.0 if seconds else 0.0
+
+
+def metric(bookie: Bookie, name: str) -> float:
+    lines = bookie.metrics.render().decode().splitlines()
+    (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith(f"magnetar_bookie_{name} ")]
+    return float(value)
+
+
+async def writer(node: SimNode, ledger_id: int) -> BookieLoad:
+    return await BookieLoad.connect("127.0.0.1", node.bookie.port, ledger_id)
+
+
+async def written(node: SimNode, ledger_id: int, entries: int) -> None:
+    load = await writer(node, ledger_id)
+    load.begin(10)
+    await load.wait_for(lambda load: len(load.acknowledged) >= entries)
+    load.finish()
+    await load.wait_for(lambda load: not load.in_flight)
+    await load.aclose()
+
+
+class Reader:
+    """Sends compact reads as they are told to be sent, and gathers the answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, node: SimNode) -> Reader:
+        return cls(*await asyncio.open_connection("127.0.0.1", node.bookie.port))
+
+    def send(self, ledger_id: int, entry_ids: range) -> None:
+        """In one write."""
+        self._writer.write(b"".join(encode_request(ReadEntry(ledger_id, entry, version=V2)) for entry in entry_ids))
+
+    async def answers(self, count: int) -> list[AnyResponse]:
+        return [await self._answer() for _ in range(count)]
+
+    async def _answer(self) -> AnyResponse:
+        head = await self._reader.readexactly(4)
+        frame = head + await self._reader.readexactly(int.from_bytes(head, "big"))
+        decoded = decode_response(frame, 0, len(frame), V2)
+        assert decoded is not None
+        return decoded.response
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+# --- adds -------------------------------------------------------------------------------------------------------------
+
+
+def test_writers_wait_while_too_many_adds_are_in_progress() -> None:
+    async def test(node: SimNode) -> None:
+        slow(node.journal, seconds=0.05)
+        loads = [await writer(node, ledger_id) for ledger_id in range(10)]
+        peak = 0
+        for load in loads:
+            load.begin(4)
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            peak = max(peak, node.bookie.adds.in_progress)
+        for load in loads:
+            load.finish()
+            await load.wait_for(lambda load: not load.in_flight)
+            assert len(load.acknowledged) > 4, "held, not forgotten"
+            assert load.refused == []
+        assert 8 <= peak < 8 + 4, "a run that was begun below the limit is taken whole"
+        assert metric(node.bookie, "adds_held_total") > 0
+        assert metric(node.bookie, "adds_in_progress") == 0
+
+    on_a_node(test, bookie={"adds_in_progress_max": 8}, journal={"queue_entries_max": 1_000})
+
+
+def test_a_writer_with_too_many_pending_adds_is_refused_and_its_neighbour_is_served() -> None:
+    async def test(node: SimNode) -> None:
+        greedy, modest = await writer(node, 1), await writer(node, 2)
+        slow(node.journal, seconds=0.05)
+        modest.begin(2)
+        greedy.begin(20)
+        greedy.finish()
+        await greedy.wait_for(lambda load: not load.in_flight)
+        await modest.wait_for(lambda load: len(load.acknowledged) > 10)
+        modest.finish()
+        assert {code for _, code in greedy.refused} == {Code.ETOOMANYREQUESTS}
+        assert modest.refused == []
+        assert metric(node.bookie, "refused_adds_total") == len(greedy.refused) == 20
+        greedy.begin(5, first_entry=100)
+        greedy.finish()
+        await greedy.wait_for(lambda load: not load.in_flight)
+        assert len(greedy.acknowledged) == 5, "within the limit it is served again"
+
+    on_a_node(test, bookie={"pending_adds_per_writer_max": 5})
+
+
+def test_writers_wait_while_the_journals_queue_is_full() -> None:
+    async def test(node: SimNode) -> None:
+        slow(node.journal, seconds=0.02)
+        loads = [await writer(node, ledger_id) for ledger_id in range(8)]
+        for load in loads:
+            load.begin(3)
+        for load in loads:
+            await load.wait_for(lambda load: len(load.acknowledged) > 10)
+            load.finish()
+        for load in loads:
+            await load.wait_for(lambda load: not load.in_flight)
+            assert load.refused == []
+        assert metric(node.bookie, "journal_held_total") > 0
+
+    on_a_node(test, journal={"queue_entries_max": 2})
+
+
+def test_adds_wait_for_a_full_write_cache_and_are_refused_when_it_takes_too_long() -> None:
+    async def test(node: SimNode) -> None:
+        load = await writer(node, 1)
+        slow(*node.ledgers, seconds=1.0)
+        begun = asyncio.get_running_loop().time()
+        load.begin(10)
+        await load.wait_for(lambda load: bool(load.refused))
+        load.finish()
+        assert load.refused[0][1] is Code.ETOOMANYREQUESTS
+        assert asyncio.get_running_loop().time() - begun > 3.0, "it was held first"
+        assert metric(node.bookie, "cache_held_total") > 0
+        assert node.bookie._storage.statistics().write_cache_bytes < 3 * 4_096
+        slow(*node.ledgers, seconds=0.0)
+        await until(lambda: not node.bookie.adds.cache_gate.is_shut, "room again", seconds=600)
+        await written(node, 2, 50)
+
+    on_a_node(test, busy=True, storage={"max_throttle_ms": 3_000})
+
+
+def test_adds_that_waited_for_a_full_write_cache_for_a_moment_are_taken() -> None:
+    async def test(node: SimNode) -> None:
+        slow(*node.ledgers, seconds=0.01)
+        load = await writer(node, 1)
+        load.begin(30)
+        await load.wait_for(lambda load: len(load.acknowledged) > 300, seconds=600)
+        load.finish()
+        await load.wait_for(lambda load: not load.in_flight, seconds=600)
+        assert load.refused == []
+        assert metric(node.bookie, "cache_held_total") > 0
+
+    on_a_node(test, busy=True, storage={"max_throttle_ms": 60_000})
+
+
+# --- reads ------------------------------------------------------------------------------------------------------------
+
+
+async def out_of_the_caches(node: SimNode) -> None:
+    """60 entries of ledger 1, each of which must be read from the disk, and slowly."""
+    await written(node, 1, 60)
+    await node.bookie.flush()
+    slow(*node.ledgers, seconds=0.02)
+
+
+def test_readers_wait_while_too_many_reads_are_in_progress() -> None:
+    async def test(node: SimNode) -> None:
+        await out_of_the_caches(node)
+        readers = [await Reader.connect(node) for _ in range(10)]
+        for reader in readers:
+            reader.send(1, range(0, 60, 20))
+            await asyncio.sleep(0)
+        await until(lambda: metric(node.bookie, "reads_held_total"), "some are held")
+        assert node.bookie.reads.in_progress < 6 + 3, "a run that was begun below the limit is taken whole"
+        for reader in readers:
+            assert [answer.code for answer in await reader.answers(3)] == [Code.EOK] * 3
+            reader.close()
+        assert metric(node.bookie, "reads_in_progress") == 0
+
+    on_a_node(test, bookie={"reads_in_progress_max": 6}, storage={"read_cache_bytes_max": 0})
+
+
+def test_a_reader_with_too_many_pending_reads_is_refused_and_its_neighbour_is_served() -> None:
+    async def test(node: SimNode) -> None:
+        await out_of_the_caches(node)
+        greedy, modest = await Reader.connect(node), await Reader.connect(node)
+        greedy.send(1, range(20))
+        modest.send(1, range(5))
+        codes = [answer.code for answer in await greedy.answers(20)]
+        assert sorted(codes) == sorted([Code.EOK] * 5 + [Code.ETOOMANYREQUESTS] * 15)
+        assert [answer.code for answer in await modest.answers(5)] == [Code.EOK] * 5
+        assert metric(node.bookie, "refused_reads_total") == 15
+        greedy.send(1, range(5))
+        assert [answer.code for answer in await greedy.answers(5)] == [Code.EOK] * 5
+        greedy.close()
+        modest.close()
+
+    on_a_node(test, bookie={"pending_reads_per_reader_max": 5}, storage={"read_cache_bytes_max": 0})
+
+
+# --- by default -------------------------------------------------------------------------------------------------------
+
+
+def test_two_thousand_adds_in_flight_meet_no_refusal_by_default() -> None:
+    async def test(node: SimNode) -> None:
+        slow(node.journal, *node.ledgers, seconds=0.05)
+        load = await writer(node, 1)
+        load.begin(2_000)
+        await load.wait_for(lambda load: len(load.acknowledged) > 20_000, seconds=600)
+        load.finish()
+        await load.wait_for(lambda load: not load.in_flight)
+        assert load.refused == []
+        assert metric(node.bookie, "refused_adds_total") == 0
+
+    default = Config()
+    on_a_node(
+        test,
+        journal=dataclasses.asdict(default.journal),
+        storage=dataclasses.asdict(default.storage),
+    )
