@@ -20,6 +20,7 @@ COMMANDS = {
     "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
     "metadata": ("magnetar.cli.metadata", "Initialise and inspect the metadata of a cluster."),
     "bookie": ("magnetar.cli.bookie", "Run a storage node, and look after it."),
+    "ledger": ("magnetar.cli.ledger", "Make, write, read, follow, recover and delete ledgers."),
     "dev": ("magnetar.cli.dev", "Servers for development on this machine."),
 }
 """Name → module, and the line that `--help` shows without importing it."""

@@ -1,0 +1,108 @@
+"""Deferred sync: adds that are answered before they are durable, and a force that makes all of them durable.
+
+Adds:      in v3, which alone has the flag. An add is answered in order when Qa bookies have the entry in memory.
+LAC:       stands still until `force`: only then may readers rely on the entries.
+Force:     every bookie that was sent an entry must say that it is durable.
+Failure:   a bookie cannot be replaced, as what the others have may not be durable: the writer fails, as Apache's does.
+Cost:      a task per entry and bookie: for writers who wait for the disk once in a while, not for the fast path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from magnetar.errors import MagnetarError, WriterFailedError
+from magnetar.ledger.channel import Channel
+from magnetar.ledger.seats import Seat
+from magnetar.ledger.write_engine import Token, WriteEngine
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import PREFIX_BYTES, Buffer
+from magnetar.wire.bookkeeper.messages import AddEntry, ForceLedger
+from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES, WORD
+
+_BODY_AT: Final = PREFIX_BYTES + WORD.size + MASTER_KEY_BYTES  # Where the entry begins in a v2 frame.
+_ENTRY_ID = struct.Struct(">8xq")  # In an entry.
+
+
+class DeferredWriteEngine(WriteEngine[Token]):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._timeout_s = self.config.add_timeout_ms / 1000
+
+    def send(self, seat: Seat, frames: list[Buffer]) -> None:
+        channel = seat.channel
+        if channel is None:
+            return
+        for header, payload in zip(frames[::2], frames[1::2], strict=True):
+            body = bytes(header[_BODY_AT:]) + payload
+            (entry_id,) = _ENTRY_ID.unpack_from(body)
+            request = AddEntry(self.ledger_id, entry_id, self.keys.master_key, body, deferred_sync=True)
+            self._spawn(self._add(seat, channel, request))
+        seat.sent += len(frames) // 2
+
+    async def _add(self, seat: Seat, channel: Channel, request: AddEntry) -> None:
+        try:
+            response = await channel.request(request, timeout_s=self._timeout_s)
+        except MagnetarError as error:
+            self.fail_seat(seat, error)
+        else:
+            self.on_add_answers(channel, [request.entry_id], [int(response.code)])
+
+    def _advance_lac(self) -> None:
+        """Only `force` does."""
+
+    def fail_seat(self, seat: Seat, error: MagnetarError) -> None:
+        self.bookies.report_failure(seat.bookie_id)
+        failure = WriterFailedError(
+            f"ledger {self.ledger_id} is written with deferred sync, so a failed bookie cannot be replaced: {error}; "
+            "close the ledger, which keeps what was forced, and write to another"
+        )
+        failure.__cause__ = error
+        self.fail(failure)
+
+    def on_channel_lost(self, channel: Channel, error: MagnetarError) -> None:
+        """Also of a bookie that answered everything: if it restarts, it may have lost what was not forced."""
+        seat = self._seat_of.get(channel)
+        if seat is not None and seat.sent:
+            self.fail_seat(seat, error)
+        else:
+            super().on_channel_lost(channel, error)
+
+    async def force(self) -> int:
+        """Makes everything that was answered up to now durable, and returns the last such entry: the LAC."""
+        target, length = self.pending.first_entry_id - 1, self.pending.confirmed_length
+        channels = [seat.channel for seat in self.seats if seat.sent and seat.channel is not None]
+        await asyncio.gather(*[self._force(channel) for channel in channels])
+        if target > self.lac:
+            self.lac, self.length_at_lac = target, length
+        return self.lac
+
+    async def _force(self, channel: Channel) -> None:
+        response = await channel.request(ForceLedger(self.ledger_id), timeout_s=self._timeout_s)
+        if response.code is not Code.EOK:
+            raise WriterFailedError(
+                f"bookie {channel.bookie_id} did not make ledger {self.ledger_id} durable: {response.code.name}; try "
+                "again, or close the ledger and write to another"
+            )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, name=f"deferred-add-{self.ledger_id}")
+        self._tasks[task] = None
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def aclose(self, error: MagnetarError) -> None:
+        await super().aclose(error)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

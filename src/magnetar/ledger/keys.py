@@ -1,0 +1,36 @@
+"""What it takes to open a ledger's entries: its id, its digest, and the key that bookies compare.
+
+Password:  the metadata says what it is (all but the oldest releases store it), so a wrong one is found here, before a
+           bookie is asked. That matters: a bookie that never saw the ledger takes the first key that comes as its own.
+Digest:    the ledger's own. Only for metadata without one does the caller's choice count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magnetar.errors import WrongPasswordError
+from magnetar.ids import LedgerId
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.wire.bookkeeper.digests import DigestType, EntryDigest, entry_digest, master_key
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKeys:
+    ledger_id: LedgerId
+    digest: EntryDigest
+    master_key: bytes = field(repr=False)
+
+
+def ledger_keys(metadata: LedgerMetadata, password: bytes, default_digest: DigestType) -> LedgerKeys:
+    """WrongPasswordError if the metadata knows a password, and it is another one."""
+    if metadata.password is not None and metadata.password != password:
+        raise wrong_password(metadata.ledger_id)
+    digest = entry_digest(metadata.digest_type or default_digest, password)
+    return LedgerKeys(metadata.ledger_id, digest, master_key(password))
+
+
+def wrong_password(ledger_id: int) -> WrongPasswordError:
+    return WrongPasswordError(
+        f"ledger {ledger_id} was created with another password: give the one that its writer used"
+    )

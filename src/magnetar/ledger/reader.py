@@ -1,0 +1,201 @@
+"""LedgerReader: the entries of a ledger, and what is appended while one reads.
+
+Bound:     a regular read never returns an entry beyond the LAC, nor beyond the last entry of a closed ledger. For one
+           reader the LAC never goes back (view.py). `read_unconfirmed` is the exception, by name.
+Metadata:  a read that fails looks once whether the ledger's bookies have changed (a bookie was replaced, or its entries
+           were copied elsewhere), and tries again if so.
+Memory:    iterating holds two chunks: the one being used, and the next, which is read meanwhile.
+
+    async for entry in reader: ...            # up to what is committed now
+    async for entry in reader.tail(): ...     # and everything that comes, until the ledger is closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+from magnetar.errors import EntryAbsentError, EntryOutOfRangeError, EntryUnavailableError
+from magnetar.ids import EntryId, LedgerId
+from magnetar.ledger.keys import LedgerKeys
+from magnetar.ledger.lac import read_lac
+from magnetar.ledger.parts import Parts
+from magnetar.ledger.reads import EntryReads
+from magnetar.ledger.tailing import Tail
+from magnetar.ledger.view import LedgerView
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata.bookkeeper.versioned import Versioned
+from magnetar.metadata.store import Watcher
+from magnetar.wire.bookkeeper.digests import Entry
+
+
+class LedgerReader:
+    """Made by `open`. It owns nothing that must be closed: what is under way belongs to the calls."""
+
+    def __init__(self, stored: Versioned[LedgerMetadata], keys: LedgerKeys, parts: Parts) -> None:
+        self._keys = keys
+        self._parts = parts
+        self._view = LedgerView(stored)
+        self._reads = EntryReads(keys, parts.bookies, parts.config, parts.entropy)
+
+    @classmethod
+    async def open(cls, stored: Versioned[LedgerMetadata], keys: LedgerKeys, parts: Parts) -> LedgerReader:
+        """Of a ledger in any state; nobody is fenced. LacUnknownError if too few of an open ledger's bookies answer."""
+        reader = cls(stored, keys, parts)
+        await reader.refresh_lac()
+        return reader
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._keys.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """As last seen."""
+        return self._view.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        return self._view.is_closed
+
+    @property
+    def last_confirmed(self) -> EntryId:
+        """The last entry that may be read, as far as this reader knows; -1 if there is none."""
+        return self._view.lac
+
+    @property
+    def length(self) -> int | None:
+        """Of all payloads; known once the ledger is closed."""
+        return self.metadata.length if self.is_closed else None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int) -> list[Entry]:
+        """These entries, both ends included; all of them are in memory then. EntryOutOfRangeError beyond the LAC."""
+        _check_range(first, last)
+        if last > self._view.lac:
+            raise self._beyond(last)
+        return await self._read(EntryId(first), EntryId(last))
+
+    async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
+        """Whatever some bookie has, committed or not: what is returned may not be part of the ledger in the end."""
+        _check_range(first, last)
+        if self.is_closed and last > self._view.lac:
+            raise self._beyond(last)
+        return await self._read(EntryId(first), EntryId(last))
+
+    async def read_last(self) -> Entry:
+        """The last committed entry, as of now."""
+        await self.refresh_lac()
+        if self._view.lac < 0:
+            raise EntryOutOfRangeError(f"ledger {self.ledger_id} has no committed entry yet")
+        return (await self._read(self._view.lac, self._view.lac))[0]
+
+    async def refresh_lac(self) -> EntryId:
+        """Asks enough bookies how far the ledger is committed; for a closed one nobody needs to be asked."""
+        if not self.is_closed:
+            await self.refresh()
+        if not self.is_closed:
+            parts = self._parts
+            self._view.on_lac(await read_lac(self.metadata, self._keys, parts.bookies, parts.config))
+        return self._view.lac
+
+    async def refresh(self, watch: Watcher | None = None) -> None:
+        """Reads the metadata again."""
+        self._view.on_metadata(await self._parts.ledgers.read(self.ledger_id, watch=watch))
+
+    # --- iterating ----------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Entry]:
+        return self.entries()
+
+    async def entries(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+        """From `first` up to `last`, or up to what is committed now."""
+        end = self._view.lac if last is None else last
+        if end > self._view.lac:
+            raise self._beyond(end)
+        _check_first(first)
+        ahead = self._start_chunk(first, end)
+        try:
+            while ahead is not None:
+                chunk = await ahead
+                first = chunk[-1].entry_id + 1
+                ahead = self._start_chunk(first, end)
+                for entry in chunk:
+                    yield entry
+        finally:
+            await _let_go(ahead)
+
+    async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
+        """From `first` on, and then whatever is appended, until the ledger is closed and read to its end."""
+        _check_first(first)
+        parts = self._parts
+        async with Tail(self._view, self._keys, parts.bookies, parts.config, self.refresh) as tail:
+            while True:
+                await self._view.wait_beyond(first - 1)
+                end = self._view.lac
+                if end < first:
+                    return
+                piggybacked = tail.take_piggybacked(first)
+                if piggybacked is not None:
+                    yield piggybacked
+                    first += 1
+                    continue
+                async with aclosing(self.entries(first, end)) as entries:
+                    async for entry in entries:
+                        yield entry
+                        first = entry.entry_id + 1
+
+    # --- chunks -------------------------------------------------------------------------------------------------------
+
+    def _start_chunk(self, first: int, last: int) -> asyncio.Task[Sequence[Entry]] | None:
+        if first > last:
+            return None
+        work = self._read_chunk(EntryId(first), EntryId(last))
+        return asyncio.get_running_loop().create_task(work, name=f"read ledger {self.ledger_id} from {first}")
+
+    async def _read(self, first: EntryId, last: EntryId) -> list[Entry]:
+        entries: list[Entry] = []
+        while first <= last:
+            entries += await self._read_chunk(first, last)
+            first = EntryId(entries[-1].entry_id + 1)
+        return entries
+
+    async def _read_chunk(self, first: EntryId, last: EntryId) -> Sequence[Entry]:
+        try:
+            return await self._reads.read_chunk(self.metadata, first, last)
+        except (EntryAbsentError, EntryUnavailableError):
+            asked = self.metadata.fragment_of(first).ensemble
+            await self.refresh()
+            if self.metadata.fragment_of(first).ensemble == asked:
+                raise
+        return await self._reads.read_chunk(self.metadata, first, last)
+
+    def _beyond(self, entry_id: int) -> EntryOutOfRangeError:
+        known = self._view.lac
+        if self.is_closed:
+            return EntryOutOfRangeError(f"entry {entry_id}: ledger {self.ledger_id} is closed and ends with {known}")
+        return EntryOutOfRangeError(
+            f"entry {entry_id} of ledger {self.ledger_id} is not known to be committed; {known} is the last that is. "
+            "Refresh the LAC, follow the tail, or read it as unconfirmed"
+        )
+
+
+async def _let_go(ahead: asyncio.Task[Sequence[Entry]] | None) -> None:
+    if ahead is not None:
+        ahead.cancel()
+        await asyncio.gather(ahead, return_exceptions=True)
+
+
+def _check_range(first: int, last: int) -> None:
+    _check_first(first)
+    if last < first:
+        raise EntryOutOfRangeError(
+            f"a range ends at or behind its first entry, so not at {last} if it begins at {first}"
+        )
+
+
+def _check_first(first: int) -> None:
+    if first < 0:
+        raise EntryOutOfRangeError(f"entries are counted from 0: there is no entry {first}")

@@ -1,0 +1,253 @@
+"""Reads of entries: from whichever bookie of the write set answers first, verified, in bounded pieces.
+
+Chunk:     what one call reads and holds: one batch from one bookie where every bookie has every entry (E = Qw), else
+           one read per entry, sent as one run per bookie. A caller that wants more asks again behind it.
+Order:     E = Qw: one bookie for as long as it answers (sticky), so that its read-ahead is of use; the others follow.
+           E > Qw: the write set's own order. A bookie that was silent goes last for a while.
+Trouble:   what the first choice does not deliver is read entry by entry from all the others; only when nobody is left
+           does the read fail, and the error says what each one said (answers.py).
+Not here:  how far a ledger may be read. reader.py sees to that.
+Read next: race.py, reader.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.config.ledger import LedgerConfig
+from magnetar.errors import MagnetarError
+from magnetar.ids import BookieId, EntryId
+from magnetar.ledger.answers import Answer, ask, exchange, interpret, unreadable
+from magnetar.ledger.bookies import Bookies
+from magnetar.ledger.channel import Channel
+from magnetar.ledger.keys import LedgerKeys
+from magnetar.ledger.race import Outcome, race
+from magnetar.ledger.speculation import Speculation
+from magnetar.metadata.bookkeeper.ledger_metadata import INT64_MAX, LedgerMetadata
+from magnetar.quorum.write_sets import write_set
+from magnetar.runtime.entropy import Entropy
+from magnetar.wire.bookkeeper.codes import code_of_number
+from magnetar.wire.bookkeeper.digests import Entry
+from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.bookkeeper.messages import V2, BatchRead, ReadEntry, ReadResponse
+
+_AVOID_S: Final = 5.0  # How long a bookie that was silent goes last. As long as a read may take by default.
+_RUN_ENTRIES_FIRST: Final = 16  # Of a run, before the size of this ledger's entries is known.
+
+
+class EntryReads:
+    """Of one ledger. One reader's calls share what is known of its bookies."""
+
+    def __init__(self, keys: LedgerKeys, bookies: Bookies, config: LedgerConfig, entropy: Entropy) -> None:
+        self._keys = keys
+        self._bookies = bookies
+        self._config = config
+        self._timeout_s = config.read_timeout_ms / 1000
+        self._sticky = entropy.random.randrange(2**16)  # Readers of one ledger spread over its bookies.
+        self._avoided: dict[BookieId, float] = {}
+        self._run_entries = min(_RUN_ENTRIES_FIRST, config.read_entries_max)
+        self._singles = _speculation(config)
+        self._batches = _speculation(config)  # They take longer, so they are measured apart.
+
+    async def read_chunk(self, metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Sequence[Entry]:
+        """At least the first of these entries, and as many behind it as fit into one chunk.
+
+        EntryAbsentError, EntryDamagedError or EntryUnavailableError if the first one cannot be had.
+        """
+        assert 0 <= first <= last
+        last = min(last, _end_of_fragment(metadata, first))
+        if first == last:
+            return [await self._read_one(metadata, first)]
+        if self._config.batch_reads and metadata.ensemble_size == metadata.write_quorum:
+            answer = await self._read_batch(metadata, first, last)
+            return answer.entries if answer else [await self._read_one(metadata, first)]
+        return await self._read_run(metadata, first, EntryId(min(last, first + self._run_entries - 1)))
+
+    # --- one entry ----------------------------------------------------------------------------------------------------
+
+    async def _read_one(
+        self, metadata: LedgerMetadata, entry_id: EntryId, heard: dict[BookieId, Answer] | None = None
+    ) -> Entry:
+        """From all bookies but those that were heard."""
+        request = ReadEntry(self._keys.ledger_id, entry_id, version=V2)
+        known = heard or {}
+        order = [bookie for bookie in self._order(metadata, entry_id) if bookie not in known]
+        outcome = await race(order, lambda bookie: self._ask(bookie, request), self._singles)
+        self._learn(metadata, outcome)
+        if outcome.winner is None:
+            raise unreadable(self._keys.ledger_id, entry_id, known | outcome.others)
+        return outcome.winner.entries[0]
+
+    async def _ask(self, bookie: BookieId, request: ReadEntry) -> Answer:
+        return await ask(self._bookies, bookie, self._keys, request, self._timeout_s)
+
+    # --- many from one bookie -----------------------------------------------------------------------------------------
+
+    async def _read_batch(self, metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Answer | None:
+        """None: no bookie could give a batch. They may still have the entries, one here and one there."""
+        request = BatchRead(
+            self._keys.ledger_id,
+            first,
+            request_id=0,  # The channel chooses.
+            entries_max=min(last - first + 1, self._config.read_entries_max),
+            bytes_max=self._config.read_batch_bytes_max,
+            version=V2,
+        )
+        outcome = await race(
+            self._order(metadata, first), lambda bookie: self._ask_batch(bookie, request), self._batches
+        )
+        self._learn(metadata, outcome)
+        return outcome.winner
+
+    async def _ask_batch(self, bookie: BookieId, request: BatchRead) -> Answer:
+        response = await exchange(self._bookies, bookie, request, self._timeout_s)
+        return interpret(self._keys, request.entry_id, response, entries_max=request.entries_max)
+
+    # --- many from many -----------------------------------------------------------------------------------------------
+
+    async def _read_run(self, metadata: LedgerMetadata, first: EntryId, last: EntryId) -> list[Entry]:
+        run = _Run(self._keys)
+        shares: dict[BookieId, list[int]] = {}
+        for entry_id in range(first, last + 1):
+            shares.setdefault(self._order(metadata, EntryId(entry_id))[0], []).append(entry_id)
+        tasks = [asyncio.ensure_future(self._send_share(run, bookie, ids)) for bookie, ids in shares.items()]
+        try:
+            await asyncio.wait(tasks, timeout=self._singles.delay_s)
+            missed = [EntryId(entry_id) for entry_id in range(first, last + 1) if entry_id not in run.entries]
+            late = [asyncio.ensure_future(self._read_late(metadata, entry_id, run)) for entry_id in missed]
+            tasks += late
+            await _all_or_first_error(late)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        entries = [run.entries[entry_id] for entry_id in range(first, last + 1)]
+        self._fit_runs(entries)
+        return entries
+
+    def _fit_runs(self, entries: list[Entry]) -> None:
+        """The next run has as many entries as are expected to fit into a batch."""
+        largest = max(len(entry.payload) for entry in entries) + self._keys.digest.overhead_bytes
+        fitting = self._config.read_batch_bytes_max // largest
+        self._run_entries = max(1, min(self._config.read_entries_max, fitting))
+
+    async def _send_share(self, run: _Run, bookie: BookieId, entry_ids: list[int]) -> None:
+        try:
+            channel = await self._bookies.channel(bookie)
+            await run.collect(channel, entry_ids, self._timeout_s)
+        except MagnetarError:  # Whatever it was: these entries are missed, and others are asked for them.
+            return
+
+    async def _read_late(self, metadata: LedgerMetadata, entry_id: EntryId, run: _Run) -> None:
+        entry = await self._read_one(metadata, entry_id, run.heard.get(entry_id))
+        run.entries.setdefault(entry_id, entry)
+
+    # --- whom to ask first --------------------------------------------------------------------------------------------
+
+    def _order(self, metadata: LedgerMetadata, entry_id: EntryId) -> list[BookieId]:
+        ensemble = metadata.fragment_of(entry_id).ensemble
+        first = entry_id
+        if self._config.sticky_reads and metadata.ensemble_size == metadata.write_quorum:
+            first = EntryId(self._sticky)
+        order = [ensemble[position] for position in write_set(len(ensemble), metadata.write_quorum, first)]
+        if self._avoided:
+            now = asyncio.get_running_loop().time()
+            order.sort(key=lambda bookie: self._avoided.get(bookie, 0.0) > now)  # Stable: else as they were.
+        return order
+
+    def _learn(self, metadata: LedgerMetadata, outcome: Outcome) -> None:
+        """Silent bookies go last for a while, and a sticky reader turns to another one."""
+        silent = [*outcome.silent, *(bookie for bookie, answer in outcome.others.items() if answer.code is None)]
+        if silent:
+            until = asyncio.get_running_loop().time() + _AVOID_S
+            self._avoided.update(dict.fromkeys(silent, until))
+            self._forget_others(metadata)
+        if outcome.others or outcome.silent:
+            self._sticky += 1
+
+    def _forget_others(self, metadata: LedgerMetadata) -> None:
+        """A ledger that lives long has many bookies over time; only those of its fragments matter."""
+        members = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+        self._avoided = {bookie: until for bookie, until in self._avoided.items() if bookie in members}
+
+
+class _Run:
+    """Collects what several bookies answer to the reads of one chunk."""
+
+    def __init__(self, keys: LedgerKeys) -> None:
+        self._keys = keys
+        self.entries: dict[int, Entry] = {}
+        self.heard: dict[int, dict[BookieId, Answer]] = {}
+        """Who answered, and did not have it."""
+
+    async def collect(self, channel: Channel, entry_ids: list[int], timeout_s: float) -> None:
+        """Returns when each of these was answered, or will not be."""
+        share = _Share(self, len(entry_ids))
+        ticket = channel.send_reads(self._keys.ledger_id, entry_ids, share, timeout_s=timeout_s)
+        try:
+            await share.done
+        finally:
+            ticket.cancel()
+
+    def on_answer(self, bookie: BookieId, entry_id: int, code: int, body: Buffer) -> None:
+        response = ReadResponse(code_of_number(code), self._keys.ledger_id, entry_id, body, version=V2)
+        answer = interpret(self._keys, entry_id, response)
+        if answer.entries:
+            self.entries.setdefault(entry_id, answer.entries[0])
+        else:
+            self.heard.setdefault(entry_id, {})[bookie] = answer
+
+
+class _Share:
+    """A `ReadListener` for one bookie's part."""
+
+    def __init__(self, run: _Run, count: int) -> None:
+        self._run = run
+        self._left = count
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_read_answers(
+        self, channel: Channel, entry_ids: Sequence[int], codes: Sequence[int], bodies: Sequence[Buffer]
+    ) -> None:
+        if self.done.done():
+            return
+        try:
+            for entry_id, code, body in zip(entry_ids, codes, bodies, strict=True):
+                self._run.on_answer(channel.bookie_id, entry_id, code, body)
+        except MagnetarError as error:
+            self.done.set_exception(error)
+            return
+        self._count(len(entry_ids))
+
+    def on_reads_failed(self, channel: Channel, entry_ids: Sequence[int], error: MagnetarError) -> None:  # noqa: ARG002
+        self._count(len(entry_ids))  # They are missed: others are asked, and this one again, as the last.
+
+    def _count(self, answered: int) -> None:
+        self._left -= answered
+        if self._left <= 0 and not self.done.done():
+            self.done.set_result(None)
+
+
+async def _all_or_first_error(tasks: list[asyncio.Task[None]]) -> None:
+    """Of the entries in order, so that the error names the first that cannot be read."""
+    for task in tasks:
+        await task
+
+
+def _speculation(config: LedgerConfig) -> Speculation:
+    return Speculation(
+        percentile=config.speculative_read_percentile,
+        min_s=config.speculative_read_min_ms / 1000,
+        max_s=config.speculative_read_max_ms / 1000,
+    )
+
+
+def _end_of_fragment(metadata: LedgerMetadata, entry_id: EntryId) -> EntryId:
+    """The last entry that the same bookies hold, as far as is known."""
+    following = bisect_right(metadata.fragments, entry_id, key=lambda fragment: fragment.first_entry_id)
+    if following == len(metadata.fragments):
+        return EntryId(INT64_MAX)
+    return EntryId(metadata.fragments[following].first_entry_id - 1)

@@ -1,0 +1,274 @@
+"""Repair: one task at a time that fills a write engine's seats again.
+
+Order:     empty seats are connected again → replacements for failed ones are chosen → connected → the window is held →
+           the change is written → the new bookies sit down and get their share → the window is released. A bookie
+           that fails before the write begins is part of the same change, so many failures at once are one change.
+Limit:     so many changes in so long, then the writer fails: a writer that chases dead bookies hurts everybody.
+Delay:     if set, a failed bookie is only remembered while every write set reaches its ack quorum without it.
+Nobody:    without a replacement the failed ones themselves are tried again, with longer and longer pauses. If the ack
+           quorum cannot be reached without them, that ends after `replacement_wait_ms`.
+Read next: write_engine.py, ensemble_change.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.errors import (
+    BookieUnavailableError,
+    EnsembleChangesExceededError,
+    LedgerError,
+    MagnetarError,
+    NotEnoughBookiesError,
+    WriterFailedError,
+)
+from magnetar.ids import BookieId
+from magnetar.ledger.backoff import Backoff
+from magnetar.ledger.channel import Channel
+from magnetar.ledger.seats import Seat
+from magnetar.runtime.entropy import Entropy
+
+if TYPE_CHECKING:
+    from magnetar.ledger.write_engine import WriteEngine
+
+log = logging.getLogger(__name__)
+
+_RETRY_FIRST_S: Final = 0.05
+_RETRY_LONGEST_S: Final = 1.0
+
+
+class Repair:
+    def __init__(self, engine: WriteEngine[Any], entropy: Entropy) -> None:
+        self._engine = engine
+        self._random = entropy.random
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled: list[asyncio.Task[None]] = []
+        self._change_times: deque[float] = deque()
+        self._short_since: float | None = None  # Since when replacements are missing.
+        self._retries = self._new_backoff()
+        self.changes = 0
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    def begin_if_needed(self) -> None:
+        if self._task is None and self._engine.error is None and self._is_needed():
+            self._task = self._loop.create_task(self._run(), name=f"ledger-repair-{self._engine.ledger_id}")
+            self._task.add_done_callback(self._on_done)
+
+    def _is_needed(self) -> bool:
+        if not len(self._engine.pending):
+            return False
+        return any(seat.is_empty for seat in self._engine.seats) or self._must_replace()
+
+    def _must_replace(self) -> bool:
+        failed = self._failed()
+        if not failed or not self._engine.config.delay_ensemble_change:
+            return bool(failed)
+        return any(seat.cannot_wait for seat in failed) or not self._engine.pending.can_go_on_without(
+            [seat.position for seat in failed]
+        )
+
+    def _failed(self) -> list[Seat]:
+        return [seat for seat in self._engine.seats if seat.error is not None]
+
+    def revived(self) -> None:
+        """Nobody is missing any more."""
+        self._short_since = None
+        self._retries = self._new_backoff()
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._random, _RETRY_FIRST_S, _RETRY_LONGEST_S)
+
+    # --- the task -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while self._is_needed():
+                await self.connect([seat for seat in self._engine.seats if seat.is_empty])
+                if self._must_replace():
+                    await self._replace()
+        except (LedgerError, NotEnoughBookiesError) as error:
+            self._end_with(error)
+        except MagnetarError as error:  # Of the metadata store.
+            failure = WriterFailedError(
+                f"ledger {self._engine.ledger_id}: failed bookies could not be replaced: {error}; close the ledger and "
+                "write to another"
+            )
+            failure.__cause__ = error
+            self._end_with(failure)
+        else:
+            self.revived()
+            self._task = None
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """A bug must not leave a writer waiting: it fails, and the loop's handler is told."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self._end_with(WriterFailedError(f"ledger {self._engine.ledger_id}: replacing bookies failed: {bug!r}"))
+            raise bug
+
+    def _end_with(self, error: MagnetarError) -> None:
+        self._task = None  # So that failing does not cancel the task that says so.
+        self._engine.fail(error)
+
+    async def connect(self, seats: Sequence[Seat]) -> None:
+        """Empty seats get their channel, or fail."""
+        found = await self._channels([seat.bookie_id for seat in seats])
+        for seat, channel in zip(seats, found, strict=True):
+            if isinstance(channel, MagnetarError):
+                self._engine.fail_seat(seat, channel)
+            else:
+                self._engine.seat(seat, channel)
+
+    async def _replace(self) -> None:
+        """One change for all that failed up to the moment it is written, as far as there is somebody for them."""
+        chosen: dict[int, Channel] = {}
+        try:
+            shortage = await self._find_replacements(chosen)
+            if chosen:
+                await self._write(chosen)
+            elif shortage is not None:
+                await self._wait_for_somebody(shortage)
+        finally:
+            for channel in chosen.values():
+                channel.detach(self._engine.ledger_id, self._engine)
+
+    async def _write(self, chosen: dict[int, Channel]) -> None:
+        """Makes the change true, and seats the chosen ones. Takes those that it seats out of `chosen`."""
+        engine = self._engine
+        self._count_change()
+        engine.pending.hold()
+        await engine.change.write(
+            engine.pending.first_entry_id, {position: channel.bookie_id for position, channel in chosen.items()}
+        )
+        engine.pending.release(list(chosen))
+        self.revived()
+        log.info("bookies replaced", extra={"ledger_id": engine.ledger_id, "ensemble": list(engine.change.ensemble)})
+        for position in list(chosen):
+            engine.seat(engine.seats[position], chosen.pop(position))
+        engine.confirm()  # Entries that do not need the new bookies may have become complete while they were held.
+
+    def _count_change(self) -> None:
+        config = self._engine.config
+        now, times = self._loop.time(), self._change_times
+        while times and now - times[0] >= config.ensemble_changes_window_ms / 1000:
+            times.popleft()
+        if len(times) >= config.ensemble_changes_max:
+            raise EnsembleChangesExceededError(
+                f"ledger {self._engine.ledger_id}: bookies were replaced {len(times)} times within "
+                f"{config.ensemble_changes_window_ms / 1000:g} s (ledger.ensemble_changes_max): too many bookies are "
+                "failing; close the ledger, and write to another when they are well"
+            )
+        times.append(now)
+        self.changes += 1
+
+    # --- finding somebody ---------------------------------------------------------------------------------------------
+
+    async def _find_replacements(self, chosen: dict[int, Channel]) -> NotEnoughBookiesError | None:
+        """Puts connected bookies for failed seats into `chosen`; returns what is missing, if somebody is.
+
+        Every round chooses somebody new or rules somebody out, so the rounds are no more than there are bookies.
+        """
+        engine = self._engine
+        ruled_out: dict[BookieId, None] = {}
+        while True:
+            for position in [position for position, channel in chosen.items() if channel.is_lost]:
+                ruled_out[chosen.pop(position).bookie_id] = None
+            missing = [seat.position for seat in self._failed() if seat.position not in chosen]
+            if not missing:
+                return None
+            try:
+                picked = self._pick(missing, chosen, ruled_out)
+            except NotEnoughBookiesError as error:
+                return error
+            found = await self._channels(list(picked.values()))
+            for (position, bookie_id), channel in zip(picked.items(), found, strict=True):
+                if isinstance(channel, MagnetarError):
+                    engine.bookies.report_failure(bookie_id)
+                    ruled_out[bookie_id] = None
+                else:
+                    chosen[position] = channel
+
+    def _pick(
+        self, missing: Sequence[int], chosen: Mapping[int, Channel], ruled_out: Mapping[BookieId, None]
+    ) -> dict[int, BookieId]:
+        """By the placement rules, for all of these seats, or else for one of them."""
+        engine = self._engine
+        ensemble = [
+            chosen[position].bookie_id if position in chosen else bookie
+            for position, bookie in enumerate(engine.change.ensemble)
+        ]
+        shortage: NotEnoughBookiesError | None = None
+        for positions in (missing, *([position] for position in missing)):
+            try:
+                new = engine.placement.replace_all(
+                    positions, ensemble, engine.sizes, engine.bookies.candidates(), exclude=tuple(ruled_out)
+                )
+            except NotEnoughBookiesError as error:
+                shortage = shortage or error
+            else:
+                return {position: new.ensemble[position] for position in positions}
+        assert shortage is not None
+        raise shortage
+
+    async def _wait_for_somebody(self, shortage: NotEnoughBookiesError) -> None:
+        """Gives new bookies time to come, and then those that failed another chance."""
+        engine = self._engine
+        now = self._loop.time()
+        if self._short_since is None:
+            self._short_since = now
+            log.warning(
+                "failed bookies cannot be replaced yet", extra={"ledger_id": engine.ledger_id, "why": str(shortage)}
+            )
+        failed = self._failed()
+        can_go_on = engine.pending.can_go_on_without([seat.position for seat in failed])
+        if not can_go_on and now - self._short_since >= engine.config.replacement_wait_ms / 1000:
+            raise shortage
+        await asyncio.sleep(self._retries.next_s())
+        found = await self._channels([seat.bookie_id for seat in failed])
+        for seat, channel in zip(failed, found, strict=True):
+            if not isinstance(channel, MagnetarError):
+                engine.pending.forget([seat.position])  # It gets everything again; what it had may be lost with it.
+                engine.seat(seat, channel)
+                seat.is_on_trial = True
+
+    async def _channels(self, bookie_ids: Sequence[BookieId]) -> list[Channel | MagnetarError]:
+        """A channel that hears for this ledger, or why there is none, for each. All are asked for at once."""
+        found = await asyncio.gather(*[self._channel(bookie_id) for bookie_id in bookie_ids])
+        return [self._attached(channel) for channel in found]
+
+    async def _channel(self, bookie_id: BookieId) -> Channel | MagnetarError:
+        try:
+            return await self._engine.bookies.channel(bookie_id, ledger_id=self._engine.ledger_id)
+        except MagnetarError as error:
+            return error
+
+    def _attached(self, channel: Channel | MagnetarError) -> Channel | MagnetarError:
+        """Here and not in `_channel`, so that nothing is left attached when this task is cancelled meanwhile."""
+        if isinstance(channel, MagnetarError):
+            return channel
+        try:
+            channel.attach(self._engine.ledger_id, self._engine)
+        except MagnetarError as error:
+            return error
+        except LookupError:
+            return BookieUnavailableError(f"somebody else in this process writes the ledger to {channel.bookie_id}")
+        return channel
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            self._cancelled.append(task)
+
+    async def aclose(self) -> None:
+        self.cancel()
+        if self._cancelled:
+            await asyncio.wait(self._cancelled)
+            self._cancelled.clear()

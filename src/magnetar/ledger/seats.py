@@ -1,0 +1,72 @@
+"""A seat: one position of the ensemble a writer sends to, whoever sits there, and how it is doing.
+
+States:    seated (a channel), empty (the connection broke while nobody waited for it: tried again with the next add),
+           failed (an error; another bookie has to take the seat).
+Read next: write_engine.py
+"""
+
+from __future__ import annotations
+
+from magnetar.errors import MagnetarError
+from magnetar.ids import BookieId
+from magnetar.ledger.channel import Channel
+from magnetar.ledger.overdue import Overdue
+
+
+class Seat:
+    __slots__ = (
+        "answered",
+        "bookie_id",
+        "cannot_wait",
+        "channel",
+        "error",
+        "is_on_trial",
+        "overdue",
+        "position",
+        "sent",
+        "slow_since",
+    )
+
+    def __init__(self, position: int, bookie_id: BookieId, patience_s: float) -> None:
+        self.position = position
+        self.bookie_id = bookie_id
+        self.channel: Channel | None = None
+        self.error: MagnetarError | None = None
+        """Why it failed."""
+        self.cannot_wait = False
+        """It said itself that it takes no more entries, so there is no point in delaying its replacement."""
+        self.is_on_trial = False
+        """It had failed, nobody could replace it, and it answers again: nobody knows yet for how long."""
+        self.sent = 0
+        self.answered = 0
+        """Both count adds since it sat down."""
+        self.slow_since: float | None = None
+        """It does not read, or is too far behind: the writer waits for it."""
+        self.overdue = Overdue(patience_s)
+
+    @property
+    def unanswered(self) -> int:
+        return max(0, self.sent - self.answered)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.channel is None and self.error is None
+
+    def sit_down(self, channel: Channel) -> None:
+        self.bookie_id = channel.bookie_id
+        self.channel = channel
+        self.error = None
+        self.cannot_wait = False
+        self._begin_anew()
+
+    def stand_up(self, error: MagnetarError | None) -> Channel | None:
+        """Returns the channel that was in use. Without an error the seat is empty, else failed."""
+        channel, self.channel = self.channel, None
+        self.error = self.error or error
+        return channel
+
+    def _begin_anew(self) -> None:
+        self.sent = self.answered = 0
+        self.slow_since = None
+        self.is_on_trial = False
+        self.overdue.forget()

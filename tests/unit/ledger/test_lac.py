@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from magnetar.errors import LacUnknownError
+from magnetar.ids import EntryId
+from magnetar.ledger.lac import lac_floor, read_lac
+from magnetar.ledger.view import LedgerView
+from magnetar.metadata.bookkeeper.versioned import Versioned
+from tests.unit.ledger.worlds import World, ledger_world
+
+
+async def lac_of(world: World, *, explicit: bool) -> int:
+    return await read_lac(world.stored.value, world.keys, world.parts.bookies, world.parts.config, explicit=explicit)
+
+
+both = pytest.mark.parametrize("explicit", [True, False])
+
+
+@both
+async def test_ledger_without_entries_has_no_lac(explicit: bool) -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        assert await lac_of(world, explicit=explicit) == -1
+
+
+@both
+async def test_lac_is_what_the_last_entry_carries(explicit: bool) -> None:
+    async with ledger_world(4) as world:
+        await world.create(E=4, Qw=3, Qa=2)
+        for entry_id in range(9):
+            await world.put(entry_id)
+        assert await lac_of(world, explicit=explicit) == 7
+
+
+@both
+async def test_lac_that_an_ack_quorum_knows_is_found_with_the_others_lost(explicit: bool) -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        for entry_id in range(9):
+            await world.put(entry_id, on=[0, 1])
+        await world.cluster.kill(0)
+        assert await lac_of(world, explicit=explicit) == 7
+
+
+@both
+async def test_too_few_answers_are_an_error_that_names_who_is_missing(explicit: bool) -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await world.put(0)
+        await world.cluster.kill(0)
+        await world.cluster.kill(1)
+        with pytest.raises(LacUnknownError, match="try again when these bookies are back") as caught:
+            await lac_of(world, explicit=explicit)
+        assert world.ensemble[0] in str(caught.value)
+        assert caught.value.retryable
+
+
+async def test_explicit_lac_is_asked_for_in_v3() -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await world.put(0)
+        await world.put_explicit_lac(0, on=[0, 1])
+        assert await lac_of(world, explicit=True) == 0
+        assert await lac_of(world, explicit=False) == -1
+
+
+@both
+async def test_lac_is_never_below_what_the_fragments_say(explicit: bool) -> None:
+    async with ledger_world(6) as world:
+        await world.create(E=3, Qw=3, Qa=2, fragments={0: [0, 1, 2], 10: [3, 4, 5]})
+        assert await lac_of(world, explicit=explicit) == 9
+        assert lac_floor(world.stored.value) == 9
+
+
+@both
+async def test_lac_of_a_closed_ledger_asks_nobody(explicit: bool) -> None:
+    async with ledger_world(1) as world:
+        await world.create(E=1, Qw=1, Qa=1)
+        await world.put(0)
+        await world.close(0)
+        await world.cluster.kill(0)
+        world.stored = await world.metadata()
+        assert await lac_of(world, explicit=explicit) == 0
+
+
+@both
+async def test_damaged_last_entry_says_nothing(explicit: bool) -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=3)
+        await world.put(0)
+        await world.put(1, on=[0])
+        for position in (1, 2):
+            await world.put_at(world.ensemble[position], 1, damaged=True)
+        assert await lac_of(world, explicit=explicit) == 0  # With Qa 3, one answer covers.
+
+
+async def test_view_goes_back_neither_in_lac_nor_in_metadata() -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        view = LedgerView(Versioned(world.stored.value, 3))
+        view.on_lac(5)
+        view.on_lac(2)
+        assert view.lac == 5
+        older = dataclasses.replace(world.stored.value, ack_quorum=1)
+        view.on_metadata(Versioned(older, 2))
+        view.on_metadata(Versioned(older, 3))
+        assert view.metadata == world.stored.value
+        await world.close(8)
+        end = (await world.metadata()).value
+        view.on_metadata(Versioned(end, 4))
+        assert view.lac == 8
+        view.on_lac(100)
+        assert view.lac == EntryId(8)
