@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,6 +61,8 @@ class SimDevice:
         self.sites = sites if sites is not None else SyncSites()
         self.tree = Tree()
         self.locks: dict[int, str] = {}  # Number of the file → who holds it.
+        self.on_synced: list[Callable[[str], None]] = []
+        """Called with the path of each file or directory that a sync has just made durable."""
         self._timing = timing if timing is not None else DiskTiming()
         self._timing_random = seeded(f"{seed}/timing")
         self._crash_random = seeded(f"{seed}/crash")
@@ -189,12 +192,18 @@ class SimDevice:
         if writes and self.faults.strikes(Fault.MISDIRECTED_WRITE, image.path):
             self._misdirect(image, self.faults.random(Fault.MISDIRECTED_WRITE).choice(writes))
         image.commit()
+        self._tell_synced(image.path)
 
     def sync_dir(self, directory: Directory) -> None:
         if self.faults.strikes(Fault.SYNC_ERROR, directory.path):
             directory.lose()
             raise _error(errno.EIO)
         directory.commit()
+        self._tell_synced(directory.path)
+
+    def _tell_synced(self, path: str) -> None:
+        for watcher in self.on_synced:
+            watcher(path)
 
     # --- room ---
 

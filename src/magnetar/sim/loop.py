@@ -1,0 +1,481 @@
+"""SimLoop: an event loop of one thread, virtual time, and many processes, in an order that follows from a seed.
+
+Time:      stands still while anybody can run, then jumps to the next timer. Many steps without a pause take a little
+           time all the same, as they do on any computer: whoever spins does not stop the clock for ever.
+Order:     each step picks a process at random, then takes the first callback of its queue, as real asyncio would.
+           `shuffle` is the probability that a task's step lets the next callback of its process go first.
+Crash:     the process is marked dead, and nothing of it ever runs again. Its tasks are kept, not cancelled and not
+           collected: their `finally` blocks would repair what a crash breaks. disposal.py ends them with the loop.
+Failure:   what a callback raises, and whatever reaches the exception handler, fails the run at once; so do an endless
+           run and one in which nothing is left to do.
+Missing:   whatever asyncio's interface has beyond this raises NotImplementedError: threads, signals, real sockets.
+Read next: process.py, network.py, world.py; docs/simulation.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from magnetar.sim.digest import Digest
+from magnetar.sim.disposal import dispose
+from magnetar.sim.process import PROCESS, Process
+from magnetar.sim.seeds import seeded
+from magnetar.sim.tasks import SimFuture, SimHandle, SimTask, is_task_step, name_of, waits_at
+
+if TYPE_CHECKING:
+    from magnetar.sim.network import SimNetwork
+
+T = TypeVar("T")
+
+EVENTS_MAX: Final = 5_000_000  # A minute of computing: no seed is that long, so it goes round in circles.
+_BURST_MAX: Final = 1_000  # So many steps without a pause …
+_BURST_S: Final = 0.01  # … take so long.
+_CANCELLED_MIN: Final = 100  # Fewer cancelled timers are not worth sorting out.
+
+
+class SimulationError(Exception):
+    """The run has failed; the seed repeats it."""
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """Made by `new_sim_loop`; ended by `close`."""
+
+    def __init__(
+        self,
+        seed: str = "0",
+        *,
+        shuffle: float = 0.0,
+        events_max: int = EVENTS_MAX,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.now = 0.0
+        self.events = 0
+        self.digest = Digest()
+        self.network: SimNetwork | None = None
+        self._shuffle = shuffle
+        self._events_max = events_max
+        self._trace = trace
+        self._random = seeded(f"{seed}/schedule").random
+        self._births = 0
+        self._runnable: list[Process] = []
+        self._timers: list[tuple[float, int, SimHandle]] = []
+        self._cancelled_timers = 0
+        self._processes: list[Process] = []
+        self._dropped: list[SimHandle] = []  # Timers of the dead. They hold what may not be collected.
+        self._generators: weakref.WeakValueDictionary[int, AsyncGenerator[Any, Any]] = weakref.WeakValueDictionary()
+        self._failure: SimulationError | None = None
+        self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self._debug = False
+        self._is_running = False
+        self._is_over = False
+        self._is_closed = False
+        self._late_tasks: list[SimTask] = []  # Made after the end, by `finally` blocks.
+        self.root = self.add_process("world")
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def add_process(self, name: str, *, rate: float = 1.0) -> Process:
+        process = Process(name, len(self._processes), rate)
+        self._processes.append(process)
+        return process
+
+    def current(self) -> Process:
+        return PROCESS.get(None) or self.root
+
+    def crash(self, process: Process) -> None:
+        """It stops where it stands. What it has outside this loop (sockets, disks) is the caller's to stop."""
+        assert process is not self.root, "the world itself does not crash"
+        assert process is not self.current(), "a process is crashed by another one, between two of its steps"
+        if not process.is_alive:
+            return
+        self.note(f"{process.name} dies")
+        if process in self._runnable:
+            self._runnable.remove(process)
+        process.is_alive = False
+        process.abandoned = [task for task in self._pending_tasks() if task.process is process]
+        for task in process.abandoned:
+            asyncio._unregister_task(task)  # `all_tasks` and whoever cancels these do not meet it any more.
+
+    def pause(self, process: Process) -> None:
+        """Nothing of it runs until `resume`; what is due meanwhile waits."""
+        assert process is not self.root, "the world itself does not pause"
+        if process.is_alive and not process.is_paused:
+            self.note(f"{process.name} pauses")
+            process.is_paused = True
+            if process in self._runnable:
+                self._runnable.remove(process)
+
+    def resume(self, process: Process) -> None:
+        if process.is_alive and process.is_paused:
+            self.note(f"{process.name} resumes")
+            process.is_paused = False
+            if process.ready:
+                self._runnable.append(process)
+
+    def note(self, text: str) -> None:
+        """Something the world did: a part of the digest and of the trace."""
+        self.digest.add(text.encode())
+        if self._trace is not None:
+            self._trace(f"{self.now:.6f} * {text}")
+
+    def tasks_of(self, process: Process) -> list[SimTask]:
+        """Those that have not ended, the oldest first."""
+        tasks = self._pending_tasks() if process.is_alive else process.abandoned
+        return sorted((task for task in tasks if task.process is process), key=lambda task: task.birth)
+
+    # --- time and callbacks -------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        process = PROCESS.get(None)
+        return self.now * process.rate if process is not None else self.now
+
+    def call_soon(  # type: ignore[override]  # The stubs tie the arguments to the callback's; asyncio does not.
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        handle = self._handle(callback, args, context)
+        self._enqueue(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        return self.call_soon(callback, *args, context=context)  # There is one thread.
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        handle = self._handle(callback, args, context)
+        rate = handle.process.rate
+        when = self.now + max(0.0, delay) / rate
+        handle.local_when = when * rate
+        self._schedule(when, handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        handle = self._handle(callback, args, context)
+        handle.local_when = when
+        self._schedule(handle.process.world_time(when), handle)
+        return handle
+
+    def on_timer_cancelled(self) -> None:
+        """For handles. Most timers are timeouts that never fire: without this the heap would be full of them."""
+        self._cancelled_timers += 1
+        if self._cancelled_timers > _CANCELLED_MIN and self._cancelled_timers * 2 > len(self._timers):
+            self._timers = [timer for timer in self._timers if not timer[2]._cancelled]
+            heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def _handle(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> SimHandle:
+        if context is None:
+            context = copy_context()
+        self._births += 1
+        return SimHandle(callback, args, context, context.get(PROCESS) or self.root, self._births, self)
+
+    def _enqueue(self, handle: SimHandle) -> None:
+        process = handle.process
+        if not process.is_alive or self._is_over:
+            handle.cancel()
+            return
+        ready = process.ready
+        if not ready and not process.is_paused:
+            self._runnable.append(process)
+        ready.append(handle)
+
+    def _schedule(self, when: float, handle: SimHandle) -> None:
+        if when <= self.now or self._is_over:
+            self._enqueue(handle)
+        else:
+            handle.in_heap = True
+            heappush(self._timers, (when, handle.birth, handle))
+
+    # --- futures and tasks --------------------------------------------------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = SimFuture(loop=self)
+        self._births += 1
+        future.birth = self._births
+        return future
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        self._births += 1
+        task = SimTask(coro, birth=self._births, loop=self, name=name, context=context, **options)
+        if self._is_over:
+            self._late_tasks.append(task)
+        return task
+
+    def _pending_tasks(self) -> list[SimTask]:
+        return [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        if self._is_closed:
+            raise RuntimeError("the simulated loop is closed")
+        if self._is_running:
+            raise RuntimeError("the simulated loop is running already")
+        main: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]  # Also generators.
+        with self._running():
+            while not main.done():
+                self._burst(main)
+                if self._failure is not None:
+                    raise self._failure
+                if not main.done():
+                    self._jump(main)
+        return main.result()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._on_generator, finalizer=self._on_generator_dropped)
+        asyncio._set_running_loop(self)
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _burst(self, until: asyncio.Future[Any]) -> None:
+        """Steps, until nobody can run or a jump of the clock is due."""
+        runnable, draw, shuffle, choices, trace = (
+            self._runnable,
+            self._random,
+            self._shuffle,
+            self.digest.choices,
+            self._trace,
+        )
+        steps = 0
+        while runnable and steps < _BURST_MAX and not until.done():
+            at = int(draw() * len(runnable))
+            process = runnable[at]
+            ready = process.ready
+            handle = ready.popleft()
+            if shuffle and ready and draw() < shuffle:
+                handle = _next_one(ready, handle)
+            if not ready:
+                last = runnable.pop()
+                if at < len(runnable):
+                    runnable[at] = last
+            steps += 1
+            if handle._cancelled:
+                continue
+            choices.append(handle.birth & 0xFF)
+            if trace is not None:
+                trace(f"{self.now:.6f} {process.name}: {name_of(handle.callback)}")
+            try:
+                handle.context.run(handle.callback, *handle.args)  # type: ignore[arg-type]  # None only if cancelled.
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._on_raised(handle, error)
+            if self._failure is not None:
+                break
+        self.events += steps
+
+    def _jump(self, main: asyncio.Future[Any]) -> None:
+        """To the next timer, and all that are due with it; only a little, if somebody can run."""
+        if self.events > self._events_max:
+            raise SimulationError(f"{self._here()}: no end after {self.events} events; {_progress(main)}")
+        self._drop_dead_timers()
+        timers = self._timers
+        if self._runnable:
+            self.now = min(self.now + _BURST_S, timers[0][0] if timers else math.inf)
+        elif timers:
+            self.now = timers[0][0]
+        else:
+            raise SimulationError(f"{self._here()}: nothing is left to do, and no timer is set; {_progress(main)}")
+        self.digest.add_time(self.now)
+        while timers and timers[0][0] <= self.now:
+            handle = heappop(timers)[2]
+            handle.in_heap = False
+            if handle._cancelled:
+                self._cancelled_timers -= 1
+            elif handle.process.is_alive:
+                self._enqueue(handle)
+            else:
+                self._dropped.append(handle)
+
+    def _drop_dead_timers(self) -> None:
+        """The clock does not jump for a timer that does nothing."""
+        timers = self._timers
+        while timers and (timers[0][2]._cancelled or not timers[0][2].process.is_alive):
+            handle = heappop(timers)[2]
+            handle.in_heap = False
+            if handle._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                self._dropped.append(handle)
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def fail(self, message: str, error: BaseException | None = None) -> None:
+        """The run ends after this step. The first failure counts."""
+        if self._failure is None and not self._is_over:
+            self._failure = SimulationError(f"{self._here()}: {self.current().name}: {message}")
+            self._failure.__cause__ = error
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._is_over:
+            return
+        if self._handler is not None:
+            self._handler(self, context)
+            return
+        error = context.get("exception")
+        what = f" ({error!r})" if error is not None else ""
+        self.fail(f"{context.get('message', 'an unhandled error')}{what}", error)
+
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+    ) -> None:
+        self._handler = handler
+
+    def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
+        return self._handler
+
+    def _on_raised(self, handle: SimHandle, error: BaseException) -> None:
+        message = f"an exception in {name_of(handle.callback)}"
+        handle.context.run(self.call_exception_handler, {"message": message, "exception": error, "handle": handle})
+
+    def _here(self) -> str:
+        return f"seed {self.seed}, at {self.now:.6f} s, event {self.events}"
+
+    # --- asynchronous generators --------------------------------------------------------------------------------------
+
+    def _on_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._births += 1
+        self._generators[self._births] = generator
+
+    def _on_generator_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if self.current().is_alive and not self._is_over:
+            self.call_soon(self.create_task, generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        generators = [self._generators[key] for key in sorted(self._generators.keys())]
+        for generator in generators:
+            await generator.aclose()
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        del timeout  # There is none.
+
+    # --- network ------------------------------------------------------------------------------------------------------
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        backlog: int = 100,
+        start_serving: bool = True,
+        **options: Any,
+    ) -> Any:
+        _refuse(options, allowed=("family", "flags", "reuse_address", "reuse_port", "keep_alive"))
+        server = self._the_network().bind(protocol_factory, host, port or 0, backlog)
+        if start_serving:
+            await server.start_serving()
+        return server
+
+    async def create_connection(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        **options: Any,
+    ) -> tuple[asyncio.Transport, Any]:
+        _refuse(options, allowed=("family", "proto", "flags", "happy_eyeballs_delay", "interleave"))
+        if host is None or port is None:
+            raise ValueError("a simulated connection needs a host and a port")
+        return await self._the_network().connect(protocol_factory, host, port)
+
+    def _the_network(self) -> SimNetwork:
+        if self.network is None:
+            raise NotImplementedError("this loop has no network: make it through a World, or set `network`")
+        return self.network
+
+    # --- the rest of what asyncio asks for ----------------------------------------------------------------------------
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def get_debug(self) -> bool:
+        return self._debug
+
+    def set_debug(self, enabled: bool) -> None:
+        self._debug = enabled
+
+    def close(self) -> None:
+        """The world is over. What never ended is disposed of, heard by nobody."""
+        if self._is_running:
+            raise RuntimeError("the simulated loop is running")
+        if self._is_closed:
+            return
+        self._is_over = True
+        with self._running():
+            dispose(self._left_over, self._let_go)
+        self._is_closed = True
+
+    def _left_over(self) -> list[SimTask]:
+        tasks = self._pending_tasks() + self._late_tasks
+        self._late_tasks = []
+        for process in self._processes:
+            tasks += process.abandoned
+            process.abandoned = []
+        for task in tasks:
+            asyncio._unregister_task(task)
+        return list(dict.fromkeys(tasks))
+
+    def _let_go(self) -> None:
+        for process in self._processes:
+            process.ready.clear()
+        self._runnable.clear()
+        self._timers.clear()
+        self._dropped.clear()
+
+
+def new_sim_loop(
+    seed: str = "0",
+    *,
+    shuffle: float = 0.0,
+    events_max: int = EVENTS_MAX,
+    trace: Callable[[str], None] | None = None,
+) -> SimLoop:
+    # The stubs call the interface abstract; at run time, what is missing raises when it is called.
+    return SimLoop(seed, shuffle=shuffle, events_max=events_max, trace=trace)  # type: ignore[abstract]
+
+
+def _next_one(ready: deque[SimHandle], handle: SimHandle) -> SimHandle:
+    """A task's step goes to the end of the queue: a task has one step at a time, so its own order stays."""
+    if not is_task_step(handle.callback):
+        return handle
+    ready.append(handle)
+    return ready.popleft()
+
+
+def _refuse(options: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    for name, value in options.items():
+        if value and name not in allowed:
+            raise NotImplementedError(f"the simulated network has no {name}")
+
+
+def _progress(main: asyncio.Future[Any]) -> str:
+    if isinstance(main, asyncio.Task):
+        return f"{main.get_name()!r} waits at {waits_at(main.get_coro())}"
+    return "the awaited future is not done"
