@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 ONLY   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test fuzz soak interop bench proto docs clean
+.PHONY: help venv demo lint format test fuzz soak interop bench proto docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml tools/make_venv.py
 	@$(PYTHON) tools/make_venv.py
 
 venv: $(STAMP)  ## create or refresh .venv
+
+demo: $(STAMP)  ## the product end to end: a bookie and a writer are killed, everything is read back
+	@$(RUN) -m demo
 
 lint: $(STAMP)  ## ruff, mypy --strict, house rules and import rules
 	$(VENV)/bin/ruff check .
