@@ -1,7 +1,7 @@
-"""Bookies of two makes side by side, loaded in turn through Apache's Java client.
+"""Bookies of two makes side by side, loaded in turn through Apache's Java client, or each through a client of its own.
 
-Generator: one Java process for both, so both meet the same compiled code. Its CPU is measured: a figure that its
-           generator limits says nothing.
+Generator: one Java process for both, so both meet the same compiled code; where clients are compared, one for each. Its
+           CPU is measured: a figure that its generator limits says nothing.
 Fairness:  both clusters live while either is measured, each with a ZooKeeper of its own. The one at rest costs what
            `cores of the one at rest` says. Before a sample, what the last one left to write is synced, and the bookies
            come to rest.
@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from bench.interleave import ROUNDS, SAMPLE_S, WARM_UP_S
 from interop.bookies import ROOT, BookieCluster, MakeBookie
@@ -71,6 +71,11 @@ class Sample:
         return float(self.answer["cpuSeconds"] / self.answer["seconds"])
 
     @property
+    def generator_cpu_us(self) -> float:
+        """CPU microseconds of the generator per entry."""
+        return float(self.answer["cpuSeconds"] / self.answer["entries"] * 1e6)
+
+    @property
     def bookie_cpu_us(self) -> float:
         """CPU microseconds of all bookies per entry."""
         return float(self.bookie_cpu_s / self.answer["entries"] * 1e6)
@@ -84,6 +89,12 @@ class Sample:
         """Busy with what is neither bookie nor generator: what makes a figure doubtful."""
         ours = self.bookie_cpu_s + self.resting_cpu_s + self.answer["cpuSeconds"]
         return max(0.0, float(self.machine_cpu_s - ours) / self.elapsed_s)
+
+
+class Load(Protocol):
+    """What makes load: a process that answers requests, such as `add` and `read`, with what it measured."""
+
+    def ask(self, op: str, **arguments: Any) -> Any: ...
 
 
 class Generator:
@@ -111,7 +122,7 @@ class Generator:
 class Contestant:
     """One make: its cluster, and the load on it."""
 
-    def __init__(self, generator: Generator, cluster: BookieCluster, shape: Shape) -> None:
+    def __init__(self, generator: Load, cluster: BookieCluster, shape: Shape) -> None:
         self.cluster = cluster
         self._generator = generator
         self._shape = shape
@@ -122,19 +133,23 @@ class Contestant:
     ) -> Sample:
         """Adds for a while, or up to so many entries; with `keep` on ledgers that stay open between samples."""
         at_most = BYTES_MAX // (size * self._shape.write_quorum)
-        return self._run(
+        return self.run(
             "add", seconds=seconds, size=size, inFlight=in_flight, entriesMax=entries or at_most, ledgers=ledgers,
             ensemble=self._shape.ensemble, writeQuorum=self._shape.write_quorum, ackQuorum=self._shape.ack_quorum,
             **({"keep": keep} if keep else {}),
         )  # fmt: skip
 
     def read(self, seconds: float, *, ledger_id: int, size: int, batch: bool) -> Sample:
-        return self._run("read", seconds=seconds, ledgerId=ledger_id, size=size, batch=batch)
+        return self.run("read", seconds=seconds, ledgerId=ledger_id, size=size, batch=batch)
 
-    def _run(self, op: str, **arguments: Any) -> Sample:
+    def run(self, op: str, **arguments: Any) -> Sample:
         before = self._clocks()
-        answer = self._generator.ask(op, zookeeper=self.cluster.zookeeper, **arguments)
+        answer = self.ask(op, **arguments)
         return Sample(answer, *(now - then for then, now in zip(before, self._clocks(), strict=True)))
+
+    def ask(self, op: str, **arguments: Any) -> Any:
+        """What is not measured."""
+        return self._generator.ask(op, zookeeper=self.cluster.zookeeper, **arguments)
 
     def _clocks(self) -> tuple[float, float, float, float]:
         return self.cpu_seconds(), self._resting_cpu_seconds(), machine_cpu_seconds(), time.monotonic()
@@ -150,7 +165,7 @@ class Contestant:
         return max(bookie.peak_memory_bytes() for bookie in self.cluster.bookies) / 2**20
 
     def disconnect(self) -> None:
-        self._generator.ask("disconnect", zookeeper=self.cluster.zookeeper)
+        self.ask("disconnect")
 
 
 Take = Callable[[Contestant, float], Sample]
@@ -159,8 +174,16 @@ Take = Callable[[Contestant, float], Sample]
 class Contest:
     """Two clusters of the same shape; `with` starts them, warms them up, and removes them with their data."""
 
-    def __init__(self, generator: Generator, makes: tuple[MakeBookie, MakeBookie], shape: Shape) -> None:
-        self._generator = generator
+    def __init__(
+        self,
+        generator: Generator,
+        makes: tuple[MakeBookie, MakeBookie],
+        shape: Shape,
+        *,
+        our_generator: Load | None = None,
+    ) -> None:
+        """With a generator of our own, ours is loaded by that one."""
+        self._generators: tuple[Load, Load] = (our_generator or generator, generator)
         self._makes = makes
         self._shape = shape
         self._stack = ExitStack()
@@ -168,8 +191,8 @@ class Contest:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._directory = Path(stack.enter_context(data_directory()))
-            self.ours = self._contestant(stack, "ours", self._makes[0])
-            self.theirs = self._contestant(stack, "theirs", self._makes[1])
+            self.ours = self._contestant(stack, "ours", 0)
+            self.theirs = self._contestant(stack, "theirs", 1)
             self.ours.rival, self.theirs.rival = self.theirs, self.ours
             self._stack = stack.pop_all()
         for side in self.sides:
@@ -181,9 +204,9 @@ class Contest:
     ) -> None:
         self._stack.close()
 
-    def _contestant(self, stack: ExitStack, name: str, make: MakeBookie) -> Contestant:
-        cluster = stack.enter_context(BookieCluster(self._directory / name, make, self._shape.bookies))
-        side = Contestant(self._generator, cluster, self._shape)
+    def _contestant(self, stack: ExitStack, name: str, number: int) -> Contestant:
+        cluster = BookieCluster(self._directory / name, self._makes[number], self._shape.bookies)
+        side = Contestant(self._generators[number], stack.enter_context(cluster), self._shape)
         stack.callback(side.disconnect)  # Before the bookies end: a client would try to find them again.
         return side
 

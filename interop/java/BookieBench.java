@@ -27,8 +27,8 @@ import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 public final class BookieBench {
-    private static final byte[] PASSWORD = {};
-    private static final long TIMEOUT_S = 60;
+    static final byte[] PASSWORD = {};
+    static final long TIMEOUT_S = 60;
     private static final int READ_BYTES = 1_000_000;  // Of one read call.
     private static final int READS_IN_FLIGHT = 4;
 
@@ -37,7 +37,9 @@ public final class BookieBench {
 
     public static void main(String[] args) throws Exception {
         BookieBench program = new BookieBench();
-        JsonLines.serve(Map.of("add", program::add, "read", program::read, "disconnect", program::disconnect));
+        JsonLines.serve(Map.of("add", program::add, "read", program::read, "disconnect", program::disconnect,
+                "leaveOpen", r -> OpenLedgers.leave(create(program.client(r), r), r),
+                "recover", r -> OpenLedgers.recover(program.client(r), r)));
     }
 
     /** v2, as Pulsar's brokers talk to bookies. */
@@ -64,7 +66,7 @@ public final class BookieBench {
         return null;
     }
 
-    private static double cpuSeconds() {
+    static double cpuSeconds() {
         var system = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         return system.getProcessCpuTime() / 1e9;
     }

@@ -173,7 +173,7 @@ public final class LedgerClient {
     // --- adds ---------------------------------------------------------------------------------------------------------
 
     /** Bytes that nobody gets right by accident. */
-    private static byte[] body(long ledgerId, long entryId, int size) {
+    static byte[] body(long ledgerId, long entryId, int size) {
         byte[] body = new byte[size];
         new SplittableRandom(ledgerId * 1_000_003 + entryId).nextBytes(body);
         return body;

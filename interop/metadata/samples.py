@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.cookies import Cookie
@@ -71,7 +72,7 @@ def ledgers() -> Iterator[tuple[str, LedgerMetadata]]:
         yield f"ledger id {ledger_id}", replace(FULL, ledger_id=ledger_id)
 
 
-def _variations() -> dict[str, dict[str, object]]:
+def _variations() -> dict[str, dict[str, Any]]:
     return {
         "empty password": {"password": b""},
         "password of all bytes": {"password": ALL_BYTES},
