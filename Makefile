@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 ONLY   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint format test fuzz soak interop bench proto docs clean
+.PHONY: help venv demo lint format test sim sim-mutants fuzz soak interop bench proto docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -32,6 +32,12 @@ format: $(STAMP)  ## let ruff format and fix what it can
 
 test: $(STAMP)  ## the fast tests: unit, contracts, real processes
 	$(RUN) -m pytest
+
+sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…]
+	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT))
+
+sim-mutants: $(STAMP)  ## planted bugs: the simulator must catch every one of them
+	$(RUN) -m magnetar.sim.mutants
 
 fuzz: $(STAMP)  ## mutated input against every decoder [ONLY=target] [SECONDS=20] [SEED=n]
 	$(RUN) -m fuzz $(ONLY) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))

@@ -12,17 +12,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from fuzz import bookkeeper_answers
+from fuzz.bookkeeper_answers import first_frame_is_whole
 from fuzz.engine import Target
 from magnetar.errors import DigestMismatchError, RemoteProtocolError
 from magnetar.wire.bookkeeper.availability import decode_availability, encode_availability
-from magnetar.wire.bookkeeper.client import decode_response, decode_responses, encode_request
+from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
-from magnetar.wire.bookkeeper.frames import PREFIX, PREFIX_BYTES, frame_end
-from magnetar.wire.bookkeeper.hot_path import AddRun, parse_context, scan_add_responses
+from magnetar.wire.bookkeeper.frames import PREFIX, PREFIX_BYTES
+from magnetar.wire.bookkeeper.hot_path import AddRun, parse_context
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, ReadEntry, Refusal
 from magnetar.wire.bookkeeper.packet import VERSION_MAX, Flag, Operation, PacketHeader
-from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response
+from magnetar.wire.bookkeeper.server import RequestDecoder
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "bookkeeper-frames.json"
 _LARGEST_SEED_BYTES = 1_000
@@ -46,12 +48,10 @@ def targets() -> list[Target]:
             [*_streams(requests_v2), *_streams(requests_v3), requests_v3[0] + requests_v2[0]],
             _request_stream,
             _PROTOCOL,
-            _first_frame_is_whole,
+            first_frame_is_whole,
         ),
         Target("bookkeeper-request", _bodies(requests_v2 + requests_v3), _request, _PROTOCOL, _looks_like_a_request),
-        Target("bookkeeper-response-stream", _streams(v2), _response_stream, _PROTOCOL, _first_frame_is_whole),
-        Target("bookkeeper-response-v2", _bodies(v2), lambda data: _response(data, 2), _PROTOCOL, _is_compact),
-        Target("bookkeeper-response-v3", _bodies(v3), lambda data: _response(data, 3), _PROTOCOL, _is_protobuf),
+        *bookkeeper_answers.targets(v2, v3, _is_compact, _is_protobuf),
         *(_entry_target(kind, small) for kind in DigestType),
         Target("bookkeeper-availability", _availability_corpus(small), _availability, _PROTOCOL),
     ]
@@ -145,26 +145,7 @@ def _check_again(request: AnyRequest) -> None:
     assert again.request == request, "another request after a round"
 
 
-# --- a client reads ---------------------------------------------------------------------------------------------------
-
-
-def _response_stream(data: bytes) -> object:
-    run = scan_add_responses(data, 0, len(data))
-    assert 0 <= run.end <= len(data), "a scan went beyond the end"
-    responses, end = decode_responses(data, run.end, len(data), 2)
-    assert run.end <= end <= len(data), "a decoder went beyond the end"
-    return responses
-
-
-def _response(body: bytes, version: int) -> object:
-    frame = PREFIX.pack(len(body)) + body
-    decoded = decode_response(frame, 0, len(frame), version)
-    assert decoded is not None, "a whole frame was not decoded"
-    encoded = encode_response(decoded.response)
-    again = decode_response(encoded, 0, len(encoded), version)
-    assert again is not None, "an encoded response is not whole"
-    assert again.response == decoded.response, "another response after a round"
-    return decoded.response
+# --- what a client opens ----------------------------------------------------------------------------------------------
 
 
 def _entry_target(kind: DigestType, golden: dict[str, bytes]) -> Target:
@@ -194,14 +175,6 @@ def _availability(data: bytes) -> object:
 
 
 # --- how deep the mutations reach -------------------------------------------------------------------------------------
-
-
-def _first_frame_is_whole(data: bytes) -> bool:
-    try:
-        end = frame_end(data, 0, len(data))
-    except RemoteProtocolError:
-        return False
-    return end is not None and end <= len(data)
 
 
 def _looks_like_a_request(body: bytes) -> bool:

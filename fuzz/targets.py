@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fuzz import bookkeeper_frames, stored_records
+from fuzz import bookkeeper_frames, journal_files, stored_records
 from fuzz.engine import Target
 from magnetar.config.load import load
 from magnetar.errors import ConfigError, MalformedMetadataError
@@ -18,6 +18,7 @@ from magnetar.metadata.bookkeeper.cookies import decode_cookie, encode_cookie
 from magnetar.metadata.bookkeeper.layout import LedgerLayout, decode_layout, encode_layout
 from magnetar.metadata.bookkeeper.paths import ledger_path_below_root, parse_ledger_path
 from magnetar.metadata.bookkeeper.service_info import decode_service_info, encode_service_info
+from magnetar.quorum.rack_table import parse_bookies_node
 
 T = TypeVar("T")
 
@@ -55,9 +56,10 @@ def all_targets() -> dict[str, Target]:
             _ledger_path,
             (MalformedMetadataError,),
         ),
+        Target("rack-table", [_RACKS, _RACKS_OF_REGIONS], _rack_table, (MalformedMetadataError,), _is_json),
         Target("config", [_TOML.encode()], _config, (ConfigError,)),
     ]
-    targets += bookkeeper_frames.targets() + stored_records.targets()
+    targets += bookkeeper_frames.targets() + stored_records.targets() + journal_files.targets()
     return {target.name: target for target in targets}
 
 
@@ -103,9 +105,24 @@ def _ledger_path(data: bytes) -> object:
     return ledger_id
 
 
+def _rack_table(data: bytes) -> object:
+    table = parse_bookies_node(data)
+    for key, location in table.by_key.items():
+        assert table.location_of(BookieId(key)) == location, "a bookie that is not found under its own name"
+        assert location.startswith("/"), "no network location"
+    return table
+
+
+def _is_json(data: bytes) -> bool:
+    return data[:1] == b"{"
+
+
 def _config(data: bytes) -> object:
     return load(toml=data.decode("utf-8", "replace"), toml_name="fuzz.toml")
 
+
+_RACKS = b'{"default": {"10.0.0.1:3181": {"rack": "/rack-1", "hostname": "b1"}, "b2": {"rack": "rack-2"}}}'
+_RACKS_OF_REGIONS = b'{"g1": {"a:1": {"rack": "/eu/r1"}, "b:1": {}}, "g0": {"a:1": {"rack": "/us/r1", "more": [1]}}}'
 
 _TOML = """
 [metadata]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from magnetar.errors import RemoteProtocolError
+from magnetar.errors import MagnetarError, RemoteProtocolError
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, Buffer, frame_end
 from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun
 from magnetar.wire.bookkeeper.messages import AnyRequest, Refusal
@@ -154,6 +154,9 @@ class Connection(asyncio.BufferedProtocol):
         except RemoteProtocolError as error:
             self._counters.broken += 1
             log.warning("connection closed: the client broke the protocol", extra={"why": str(error)})
+            self.abort()
+        except MagnetarError as error:  # The journal has failed, and the bookie is about to stop: there is no answer.
+            log.error("connection closed: the bookie cannot take what was sent", extra={"why": str(error)})
             self.abort()
         finally:
             self._parsing = False

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from magnetar.bookie.adds import Adds
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.fencing import Fencing
-from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.ledgers import NO_LAC, LedgerTable
 from magnetar.bookie.long_poll import wait_for_lac
 from magnetar.bookie.reads import Reads
 from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
 from magnetar.runtime.disk import Buffer, DiskUsage
 from magnetar.storage.journal_format import ExplicitLac, RecordKind, encode_explicit_lac
 from magnetar.storage.ledger_flags import NO_FLAGS
-from magnetar.wire.bookkeeper.availability import encode_availability
+from magnetar.wire.bookkeeper.availability import AvailabilityEncoder
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import (
     FREE_DISK_SPACE,
@@ -54,13 +54,14 @@ from magnetar.wire.bookkeeper.server import response_parts
 
 _LAC_OF_ENTRY = struct.Struct(">q")
 _LAC_OFFSET = 16  # In a stored entry, behind ledger id and entry id.
+_EXPLICIT_LAC = struct.Struct(">8xq")  # What a client sends as its LAC begins so: ledger id, LAC.
 _BATCH_BYTES_MAX = 5 * 2**20  # A batch is one frame.
 
 
 class Storage(Protocol):
     async def read_range(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Sequence[Buffer]: ...
     async def last_entry(self, ledger_id: int) -> int | None: ...
-    async def list_entries(self, ledger_id: int) -> Sequence[int]: ...
+    def entry_pages(self, ledger_id: int) -> AsyncIterator[Sequence[int]]: ...
 
 
 class Journal(Protocol):
@@ -213,9 +214,11 @@ class Requests:
         code = ledger.check_key(request.master_key)
         if code is not Code.EOK:
             return failure(request, code)
-        changed = dataclasses.replace(ledger.flags, master_key=request.master_key, explicit_lac=request.body)
+        # One that was overtaken must not hide the greater. That is journaled again: it may not be durable yet.
+        body = max(request.body, ledger.flags.explicit_lac or b"", key=_lac_told_by)
+        changed = dataclasses.replace(ledger.flags, master_key=request.master_key, explicit_lac=body)
         self._table.change(ledger, changed)
-        record = encode_explicit_lac(ExplicitLac(request.ledger_id, request.master_key, request.body))
+        record = encode_explicit_lac(ExplicitLac(request.ledger_id, request.master_key, body))
         await self._journal.write(RecordKind.EXPLICIT_LAC, (record,))
         ledger.move_lac(request.lac, self._now_ms())
         return WriteLacResponse(Code.EOK, request.ledger_id, version=request.version, txn_id=request.txn_id)
@@ -245,12 +248,14 @@ class Requests:
         )  # fmt: skip
 
     async def _list_entries(self, request: ListEntries) -> AnyResponse:
+        found = AvailabilityEncoder()
         try:
-            entry_ids = await self._storage.list_entries(request.ledger_id)
+            async for page in self._storage.entry_pages(request.ledger_id):
+                found.add(page)
         except (EntryMissingError, LedgerMissingError):
             return failure(request, Code.ENOLEDGER)
         return ListEntriesResponse(
-            Code.EOK, request.ledger_id, encode_availability(entry_ids), version=request.version, txn_id=request.txn_id
+            Code.EOK, request.ledger_id, found.encoded(), version=request.version, txn_id=request.txn_id
         )
 
     async def _auth(self, request: Auth) -> AnyResponse:
@@ -259,3 +264,8 @@ class Requests:
 
     async def _start_tls(self, request: StartTls) -> AnyResponse:
         return failure(request, Code.EBADREQ)
+
+
+def _lac_told_by(body: bytes) -> int:
+    """One that is too short to tell any is below all others."""
+    return _EXPLICIT_LAC.unpack_from(body)[0] if len(body) >= _EXPLICIT_LAC.size else NO_LAC

@@ -23,9 +23,8 @@ from magnetar.bookie.directories import (
     open_directories,
 )
 from magnetar.cli.logs import setup_short_command_log
-from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
+from magnetar.cli.options import AsJson, ConfigFile, Settings, confirm, load_effective
 from magnetar.cli.output import EXIT_INTERRUPTED, print_json, print_table
-from magnetar.cli.stopped_bookie import confirm
 from magnetar.cli.stores import Opened, Url, load_for_store, run_on_store
 from magnetar.config.load import Assignment
 from magnetar.errors import (

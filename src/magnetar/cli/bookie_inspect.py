@@ -15,17 +15,14 @@ from typing import Annotated
 import typer
 
 from magnetar.cli.options import AsJson, ConfigFile, Settings
-from magnetar.cli.output import print_table
+from magnetar.cli.output import Listing, note, print_line, print_table
 from magnetar.cli.stopped_bookie import (
     Dir,
     Ledgers,
-    Listing,
     Progress,
     StoppedBookie,
     load_for_bookie,
-    note,
     open_ledgers,
-    print_line,
     run_on_bookie,
 )
 from magnetar.errors import (

@@ -15,16 +15,8 @@ import typer
 
 from magnetar.bookie.directories import Directory
 from magnetar.cli.options import AsJson, ConfigFile, Settings
-from magnetar.cli.output import print_table
-from magnetar.cli.stopped_bookie import (
-    Dir,
-    Listing,
-    StoppedBookie,
-    load_for_bookie,
-    note,
-    print_line,
-    run_on_bookie,
-)
+from magnetar.cli.output import Listing, note, print_line, print_table
+from magnetar.cli.stopped_bookie import Dir, StoppedBookie, load_for_bookie, run_on_bookie
 from magnetar.errors import JournalDamagedError, MagnetarError, MarkDamagedError, StorageDamagedError
 from magnetar.storage.frames import by_ledger, scan_frames
 from magnetar.storage.journal_files import DIRECTORY

@@ -17,9 +17,9 @@ from magnetar.bookie.identity import identify_for_repair, restore_port
 from magnetar.bookie.limbo import RepairReport, Suspects, find_suspects, repair
 from magnetar.cli.bookie_repair import rebuild_index_of
 from magnetar.cli.logs import setup_short_command_log
-from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
-from magnetar.cli.output import print_json, print_table
-from magnetar.cli.stopped_bookie import Dir, Force, StoppedBookie, confirm, note
+from magnetar.cli.options import AsJson, ConfigFile, Force, Settings, confirm, load_effective
+from magnetar.cli.output import note, print_json, print_table
+from magnetar.cli.stopped_bookie import Dir, StoppedBookie
 from magnetar.cli.stores import Opened, Url, run_on_store
 from magnetar.config.load import Assignment
 from magnetar.errors import FileLockedError, IndexDamagedError

@@ -18,14 +18,12 @@ from typing import Any
 import typer
 
 from magnetar.bookie.read_only import read_operator_status, write_operator_status
-from magnetar.cli.options import AsJson, ConfigFile, Settings
+from magnetar.cli.options import AsJson, ConfigFile, Force, Settings, confirm
 from magnetar.cli.output import print_json, print_table
 from magnetar.cli.stopped_bookie import (
     Dir,
-    Force,
     Progress,
     StoppedBookie,
-    confirm,
     is_dir,
     load_for_bookie,
     open_index_read_only,

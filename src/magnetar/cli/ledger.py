@@ -24,9 +24,17 @@ import typer
 
 from magnetar.cli.ledger_progress import WorkProgress
 from magnetar.cli.ledger_source import lines, synthetic
-from magnetar.cli.options import AsJson, ConfigFile, Settings
-from magnetar.cli.output import EXIT_FAILED, print_error, print_json, print_table, printable
-from magnetar.cli.stopped_bookie import Force, Listing, confirm, note, print_line
+from magnetar.cli.options import AsJson, ConfigFile, Force, Settings, confirm
+from magnetar.cli.output import (
+    EXIT_FAILED,
+    Listing,
+    note,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+)
 from magnetar.cli.stores import Opened, Url, load_for_store, run_on_store
 from magnetar.config.root import Config
 from magnetar.errors import BadVersionError, ConfigError, LedgerError, MagnetarError

@@ -53,6 +53,40 @@ def printable(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+class Listing:
+    """Rows as they come, however many: JSON lines for programs, columns of fixed width for people."""
+
+    def __init__(self, kind: str, widths: dict[str, int], as_json: bool) -> None:
+        self._kind = kind
+        self._widths = widths
+        self._as_json = as_json
+        self.rows = 0
+
+    def row(self, values: Sequence[object]) -> None:
+        assert len(values) == len(self._widths), f"{self._kind} has {len(self._widths)} columns"
+        if self._as_json:
+            print_line({"type": self._kind, **dict(zip(self._widths, values, strict=True))})
+        else:
+            if not self.rows:
+                self._print([name.upper().replace("_", " ") for name in self._widths])
+            self._print(["-" if value is None else printable(value) for value in values])
+        self.rows += 1
+
+    def _print(self, cells: list[str]) -> None:
+        widths = self._widths.values()
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+def print_line(value: dict[str, Any]) -> None:
+    """One JSON line of many."""
+    print(json.dumps(value))
+
+
+def note(text: str) -> None:
+    """To people and programs alike, beside the output: nothing is wrong, but it should be known."""
+    print(f"note: {printable(text)}", file=sys.stderr)
+
+
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD  # Only a terminal pays for importing rich.
     from rich.console import Console

@@ -10,14 +10,13 @@ Read next: bookie_journal.py, bookie_inspect.py, bookie_repair.py
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -25,12 +24,11 @@ from magnetar.bookie.directories import BookieDirectories, Directory, DirectoryL
 from magnetar.bookie.replay import Replay
 from magnetar.cli.logs import setup_short_command_log
 from magnetar.cli.options import load_effective
-from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error, printable
+from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error
 from magnetar.config.load import Assignment
 from magnetar.config.root import Config
-from magnetar.errors import ConfigError, DiskError, FileLockedError, JournalDamagedError, MagnetarError
+from magnetar.errors import DiskError, FileLockedError, JournalDamagedError, MagnetarError
 from magnetar.runtime.event_loop import run
-from magnetar.runtime.offload import Offload
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
 from magnetar.storage.entry_log_format import LOGS
@@ -42,12 +40,11 @@ from magnetar.storage.journal_replay import Deliver, replay_files
 from magnetar.storage.ledger_dirs import LedgerDirs
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.open_storage import INDEX
+from magnetar.storage.open_storage import INDEX, open_rocksdb_index
 
 _PROGRESS_SECONDS = 0.2
 
 Dir: TypeAlias = Annotated[str | None, typer.Option("--dir", metavar="D", help="The bookie's directory.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Do not ask.")]
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -214,14 +211,7 @@ async def _replayed(bookie: StoppedBookie, storage: LedgerStorage, in_memory: bo
 async def open_index_read_only(runtime: Runtime, path: str) -> LocationIndex:
     if not _is_rocksdb(path):
         raise DiskError(f"there is no location index at {path}; make it from the logs: magnetar bookie index rebuild")
-    from magnetar.cli.read_only_index import ReadOnlyRocksDb  # Loading RocksDB takes long.
-
-    reading, writing = runtime.offload(name="index-read"), runtime.offload(name="index-open")
-    try:
-        return LocationIndex(await writing(ReadOnlyRocksDb, path), reading, writing)
-    except BaseException:
-        await _close(reading, writing)
-        raise
+    return await open_rocksdb_index(runtime, path, read_only=True)
 
 
 def is_dir(*parts: str | Path) -> bool:
@@ -232,45 +222,7 @@ def _is_rocksdb(path: str) -> bool:
     return Path(path, "CURRENT").is_file()
 
 
-async def _close(*lanes: Offload) -> None:
-    for lane in lanes:
-        await lane.aclose()
-
-
-# --- printing ---------------------------------------------------------------------------------------------------------
-
-
-class Listing:
-    """Rows as they come, however many: JSON lines for programs, columns of fixed width for people."""
-
-    def __init__(self, kind: str, widths: dict[str, int], as_json: bool) -> None:
-        self._kind = kind
-        self._widths = widths
-        self._as_json = as_json
-        self.rows = 0
-
-    def row(self, values: Sequence[object]) -> None:
-        assert len(values) == len(self._widths), f"{self._kind} has {len(self._widths)} columns"
-        if self._as_json:
-            print_line({"type": self._kind, **dict(zip(self._widths, values, strict=True))})
-        else:
-            if not self.rows:
-                self._print([name.upper().replace("_", " ") for name in self._widths])
-            self._print(["-" if value is None else printable(value) for value in values])
-        self.rows += 1
-
-    def _print(self, cells: list[str]) -> None:
-        widths = self._widths.values()
-        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-
-
-def print_line(value: dict[str, Any]) -> None:
-    print(json.dumps(value))
-
-
-def note(text: str) -> None:
-    """To people and programs alike, beside the output: nothing is wrong, but it should be known."""
-    print(f"note: {printable(text)}", file=sys.stderr)
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 class Progress:
@@ -293,12 +245,3 @@ class Progress:
         if self._width:
             print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
             self._width = 0
-
-
-def confirm(question: str, force: bool) -> None:
-    if force:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody can be asked here: say --force if you mean it")
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(EXIT_FAILED)

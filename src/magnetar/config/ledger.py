@@ -66,7 +66,8 @@ class LedgerConfig:
 
     # --- writing ---
 
-    # Together with `adds_behind_max` below the 10,000 unanswered adds at which bookies begin to refuse.
+    # Together with `adds_behind_max` below the 10,000 adds at which a bookie lets connections wait, and far below the
+    # 20,000 of one connection at which it refuses.
     adds_in_flight_max: int = knob(
         5_000,
         "Entries of one writer that are not acknowledged yet; at the limit, `add` waits.",

@@ -2,14 +2,18 @@
 
 Rule:      every id from 0 on is added once, in any order. An entry is acknowledged when all before it are, so one that
            comes before its turn waits here: a bookie that had it could not make it part of the ledger any sooner.
-Bound:     `adds_in_flight_max` entries wait for their turn, each for `add_quorum_timeout_ms` at most.
+Taken:     an id whose turn has come is taken: its entry goes out although its caller may have left, as all behind it
+           would move up otherwise.
+Bound:     `adds_in_flight_max` entries wait for their turn, each for `add_quorum_timeout_ms` at most. When the writer
+           ends, nobody waits any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from magnetar.errors import AddTimeoutError, DuplicateEntryError, LedgerError, WriterBusyError
 from magnetar.ledger.writer import LedgerWriter
@@ -26,6 +30,7 @@ class AdvancedLedgerWriter:
         self._wait_s = wait_s
         self._next = 0
         self._waiting: dict[int, tuple[Buffer, asyncio.Future[asyncio.Future[int]]]] = {}
+        writer.on_failure = self._on_failure
 
     async def __aenter__(self) -> Self:
         return self
@@ -42,16 +47,24 @@ class AdvancedLedgerWriter:
 
     async def add(self, entry_id: int, payload: Buffer) -> int:
         """Returns the id when the entry and all before it are acknowledged. The payload must not change until then."""
+        self.writer.check_usable()
         if entry_id < 0:
             raise DuplicateEntryError(f"entry ids begin at 0, and this one is {entry_id}")
         if entry_id < self._next or entry_id in self._waiting:
             raise DuplicateEntryError(f"entry {entry_id} of ledger {self.ledger_id} was added already")
+        self.writer.check_size(payload)
         if entry_id > self._next:
-            return await (await self._turn(entry_id, payload))
+            added = await self._turn(entry_id, payload)
+        else:
+            added = self._enqueue(payload)
+            self._let_next_go()
+        return await asyncio.shield(added)
+
+    def _enqueue(self, payload: Buffer) -> asyncio.Future[int]:
         added = self.writer.enqueue(payload)
+        added.add_done_callback(_look_at_error)
         self._next += 1
-        self._let_next_go()
-        return await added
+        return added
 
     async def _turn(self, entry_id: int, payload: Buffer) -> asyncio.Future[int]:
         if len(self._waiting) >= self._waiting_max:
@@ -59,11 +72,14 @@ class AdvancedLedgerWriter:
                 f"{len(self._waiting)} entries of ledger {self.ledger_id} wait for entry {self._next}: add that one"
             )
         turn: asyncio.Future[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
+        turn.add_done_callback(_look_at_error)
         self._waiting[entry_id] = payload, turn
         try:
             async with asyncio.timeout(self._wait_s):
                 return await turn
         except TimeoutError:
+            if turn.done() and not turn.cancelled():  # It came in the same moment: the entry is sent, or refused.
+                return turn.result()
             raise AddTimeoutError(
                 f"entry {entry_id} of ledger {self.ledger_id} was not sent: entry {self._next} has not been added "
                 f"within {self._wait_s:g} s; add the entries before it, then this one again"
@@ -78,24 +94,36 @@ class AdvancedLedgerWriter:
             if turn.done():
                 return
             try:
-                added = self.writer.enqueue(payload)
+                added = self._enqueue(payload)
             except LedgerError as error:
                 turn.set_exception(error)
                 return
-            self._next += 1
             turn.set_result(added)
 
+    def _on_failure(self, refusal: LedgerError) -> None:
+        """Of the writer: nobody's turn will come."""
+        self._fail_waiting(lambda _: refusal)
+
     def _give_up_waiting(self) -> None:
+        self._fail_waiting(
+            lambda entry_id: WriterBusyError(
+                f"entry {entry_id} was not sent: the ledger was closed before entry {self._next} came"
+            )
+        )
+
+    def _fail_waiting(self, error_of: Callable[[int], LedgerError]) -> None:
         waiting, self._waiting = self._waiting, {}
         for entry_id, (_, turn) in waiting.items():
             if not turn.done():
-                turn.set_exception(
-                    WriterBusyError(
-                        f"entry {entry_id} was not sent: the ledger was closed before entry {self._next} came"
-                    )
-                )
+                turn.set_exception(error_of(entry_id))
 
     async def close(self) -> None:
         """Entries whose turn has not come fail; the ledger is closed behind the last acknowledged one."""
         self._give_up_waiting()
         await self.writer.close()
+
+
+def _look_at_error(done: asyncio.Future[Any]) -> None:
+    """Its caller may have left: then nobody else looks, and that is no bug."""
+    if not done.cancelled():
+        done.exception()

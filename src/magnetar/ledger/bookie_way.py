@@ -1,6 +1,8 @@
 """The way to one bookie: its channels, the attempt to make another, and the delay before the next attempt.
 
 Shared:    who comes while an attempt is under way waits for it; who leaves does not end it for the others.
+Failure:   no connection, or one that the bookie broke before it said anything: some proxies accept for a bookie that is
+           not there.
 Delay:     doubled with every failure in a row up to a limit, a random part of it taken off so that clients of a bookie
            that comes back do not come all at once. While it lasts, `connect` fails at once with what failed last.
 Read next: bookies.py
@@ -30,7 +32,7 @@ class BookieWay:
         self._dial = dial
         self._random = random
         self._loop = asyncio.get_running_loop()
-        self._attempt: asyncio.Task[None] | None = None
+        self._attempt: asyncio.Task[BookieChannel | None] | None = None
         self._failures = 0
         self._not_before = 0.0
         self._last_error = ""
@@ -51,27 +53,25 @@ class BookieWay:
         await asyncio.wait([attempt])
         if attempt.cancelled():
             raise BookieUnavailableError(f"no connection to bookie {self._bookie_id}: this client was closed")
-        if not self.channels:
-            raise BookieUnavailableError(self._last_error)
+        made = attempt.result()
+        if made is None or made.is_lost:
+            raise BookieUnavailableError(self._last_error if made is None else str(made.error))
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> BookieChannel | None:
         """Never fails: what went wrong is kept for those who wait."""
         try:
             channel = await BookieChannel.connect(self._bookie_id, self._config, self._dial)
         except MagnetarError as error:
             self._fail(error)
-        else:
-            self._keep(channel)
+            return None
         finally:
             self._attempt = None
-
-    def _keep(self, channel: BookieChannel) -> None:
         if channel.error is not None:  # Lost in the same turn of the loop.
             self._fail(channel.error)
-            return
-        self.forget_failures()
+            return None
         channel.on_lost = self._on_lost
         self.channels.append(channel)
+        return channel
 
     def _fail(self, error: MagnetarError) -> None:
         self._last_error = str(error)
@@ -86,6 +86,10 @@ class BookieWay:
     def _on_lost(self, channel: BookieChannel, error: MagnetarError) -> None:
         self._last_error = str(error)
         self.channels.remove(channel)
+        if channel.was_turned_away:
+            self._fail(error)
+        else:
+            self._failures = 0  # It was there, so the next one to fail is the first.
         log.info("a channel is lost: %s", error)
 
     async def close_idle(self, unused_since: float) -> None:

@@ -65,6 +65,11 @@ class Channel(ABC):
     def is_writable(self) -> bool:
         """False: more than `ledger.channel_unsent_bytes_max` wait for a bookie that does not read."""
 
+    @property
+    @abstractmethod
+    def is_full_writable(self) -> bool:
+        """The same of what travels in v3: it has a connection of its own."""
+
     # --- adds ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -110,8 +115,11 @@ class Channel(ABC):
         A read that fences travels in v3, whatever it says: v2 links an answer to its request by ledger and entry
         alone, so the answer to another read of the same entry could be taken for the promise to be fenced.
 
-        RequestTimeoutError when the time is over, BookieUnavailableError when the channel is lost, unwritable, or owes
-        too many answers. A code other than EOK is an answer, not an error.
+        RequestTimeoutError when the time is over, BookieUnavailableError when the channel is lost, owes too many
+        answers, or is unwritable in that version. A code other than EOK is an answer, not an error.
+
+        Adds in v3 are not refused for want of room: like those in v2 they are bounded by what their writers have in
+        flight, and a writer looks at `is_full_writable`.
         """
 
     @abstractmethod

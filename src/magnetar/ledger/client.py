@@ -17,12 +17,13 @@ Read next: writer.py, reader.py, recovery.py; docs/ledger-protocol.md
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from magnetar.config.root import Config
-from magnetar.errors import BadVersionError, LedgerError
+from magnetar.errors import BadVersionError, LedgerError, MagnetarError
 from magnetar.ids import BookieId, LedgerId, ledger_id
 from magnetar.ledger.advanced_writer import AdvancedLedgerWriter
 from magnetar.ledger.bookies import Bookies
@@ -44,6 +45,8 @@ from magnetar.quorum.policies import placement_policy
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.runtime import Runtime
 from magnetar.wire.bookkeeper.digests import DigestType
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ class LedgerClient:
         """A new ledger and its writer.
 
         Without a write quorum it is the ensemble's size, without an ack quorum a majority of the write quorum.
-        NotEnoughBookiesError; LedgerExistsError if the id that was asked for is taken.
+        NotEnoughBookiesError; LedgerExistsError if the id that was asked for is taken; WriterFailedError if one of the
+        bookies cannot be reached and nobody may replace it, as with deferred sync.
         """
         write = ensemble_size if write_quorum is None else write_quorum
         ack = write // 2 + 1 if ack_quorum is None else ack_quorum
@@ -128,10 +132,21 @@ class LedgerClient:
         parts = self.parts
         created = await create_ledger(new, self.bookies.candidates(), parts.placement, self._ids, parts.metadata)
         keys = ledger_keys(created.value, password, digest_type)
-        writer = await LedgerWriter.open(created, keys, parts, listener=listener, deferred_sync=deferred_sync)
+        try:
+            writer = await LedgerWriter.open(created, keys, parts, listener=listener, deferred_sync=deferred_sync)
+        except MagnetarError:
+            await self._take_back(created)
+            raise
         self._writers[writer] = None
         writer.on_ended = self._forget
         return writer
+
+    async def _take_back(self, created: Versioned[LedgerMetadata]) -> None:
+        """Of a ledger that nobody has heard of: it would stay open for ever."""
+        try:
+            await self._ledgers.delete(created.value.ledger_id, created.version)
+        except MagnetarError as error:
+            log.warning("an empty ledger is left", extra={"ledger_id": created.value.ledger_id, "why": str(error)})
 
     async def create_advanced(self, **choices: Any) -> AdvancedLedgerWriter:
         """Like `create`, for a caller that chooses the entry ids. Takes the same arguments, but for the listener."""

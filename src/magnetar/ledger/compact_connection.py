@@ -17,11 +17,10 @@ from magnetar.errors import MagnetarError, RemoteProtocolError
 from magnetar.ids import BookieId
 from magnetar.ledger.connection import Connection
 from magnetar.ledger.pending_requests import Pending, PendingReads, PendingRequest
-from magnetar.ledger.read_answers import scan_read_responses
 from magnetar.wire.bookkeeper.client import decode_response
 from magnetar.wire.bookkeeper.codes import code_of_number
 from magnetar.wire.bookkeeper.frames import Buffer
-from magnetar.wire.bookkeeper.hot_path import AddResponseRun, scan_add_responses
+from magnetar.wire.bookkeeper.hot_path import AddResponseRun, scan_add_responses, scan_read_responses
 from magnetar.wire.bookkeeper.messages import V2, AnyResponse, BatchReadResponse
 
 _Key = tuple[int, int]

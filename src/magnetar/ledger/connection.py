@@ -75,6 +75,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self._transport = None
         self._unsent.clear()
         self._unsent_bytes = 0
+        self._buffer, self._large = bytearray(), None  # Whoever still knows the channel need not keep this.
         if self.error is None:
             why = "the bookie closed it" if exc is None else str(exc) or type(exc).__name__
             self.error = BookieUnavailableError(f"the connection to bookie {self.bookie_id} was lost: {why}")

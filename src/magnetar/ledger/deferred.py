@@ -4,6 +4,8 @@ Adds:      in v3, which alone has the flag. An add is answered in order when Qa 
 LAC:       stands still until `force`: only then may readers rely on the entries.
 Force:     every bookie that was sent an entry must say that it is durable.
 Failure:   a bookie cannot be replaced, as what the others have may not be durable: the writer fails, as Apache's does.
+Bound:     the v3 connection is everybody's, so a writer has no more in flight than may wait and be owed there; and it
+           waits while the connection is full, as others wait for the v2 connection.
 Cost:      a task per entry and bookie: for writers who wait for the disk once in a while, not for the fast path.
 """
 
@@ -18,13 +20,16 @@ from magnetar.errors import MagnetarError, WriterFailedError
 from magnetar.ledger.channel import Channel
 from magnetar.ledger.seats import Seat
 from magnetar.ledger.write_engine import Token, WriteEngine
+from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import PREFIX_BYTES, Buffer
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX_BYTES, Buffer
 from magnetar.wire.bookkeeper.messages import AddEntry, ForceLedger
 from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES, WORD
 
 _BODY_AT: Final = PREFIX_BYTES + WORD.size + MASTER_KEY_BYTES  # Where the entry begins in a v2 frame.
 _ENTRY_ID = struct.Struct(">8xq")  # In an entry.
+_NUMBER_MAX: Final = 2**63 - 1
+_LENGTHS_GROW_BYTES: Final = 2 * 3  # Two lengths in a v3 frame, of one byte if it is small, and of four at the limit.
 
 
 class DeferredWriteEngine(WriteEngine[Token]):
@@ -32,17 +37,22 @@ class DeferredWriteEngine(WriteEngine[Token]):
         super().__init__(*args, **kwargs)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timeout_s = self.config.add_timeout_ms / 1000
+        self._entries_max = min(self._entries_max, self.config.requests_in_flight_max)
+        self._bytes_max = min(self._bytes_max, self.config.channel_unsent_bytes_max)
+        smallest = encode_request(self._request(_NUMBER_MAX, bytes(self.keys.digest.overhead_bytes), _NUMBER_MAX))
+        self.payload_bytes_max = FRAME_BYTES_MAX - len(smallest) - _LENGTHS_GROW_BYTES
 
-    def send(self, seat: Seat, frames: list[Buffer]) -> None:
-        channel = seat.channel
-        if channel is None:
-            return
+    def _request(self, entry_id: int, body: bytes, number: int = 0) -> AddEntry:
+        return AddEntry(self.ledger_id, entry_id, self.keys.master_key, body, deferred_sync=True, txn_id=number)
+
+    def _hand_over(self, seat: Seat, channel: Channel, frames: list[Buffer]) -> None:
         for header, payload in zip(frames[::2], frames[1::2], strict=True):
             body = bytes(header[_BODY_AT:]) + payload
             (entry_id,) = _ENTRY_ID.unpack_from(body)
-            request = AddEntry(self.ledger_id, entry_id, self.keys.master_key, body, deferred_sync=True)
-            self._spawn(self._add(seat, channel, request))
-        seat.sent += len(frames) // 2
+            self._spawn(self._add(seat, channel, self._request(entry_id, body)))
+
+    def _has_room_at(self, channel: Channel) -> bool:
+        return channel.is_full_writable
 
     async def _add(self, seat: Seat, channel: Channel, request: AddEntry) -> None:
         try:
@@ -71,6 +81,10 @@ class DeferredWriteEngine(WriteEngine[Token]):
             self.fail_seat(seat, error)
         else:
             super().on_channel_lost(channel, error)
+
+    def _leave(self, seat: Seat, error: MagnetarError | None) -> None:
+        seat.answered = seat.sent  # Requests are linked by number: nobody has to wait until late answers came.
+        super()._leave(seat, error)
 
     async def force(self) -> int:
         """Makes everything that was answered up to now durable, and returns the last such entry: the LAC."""

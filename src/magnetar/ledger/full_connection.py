@@ -31,6 +31,7 @@ class FullOwner(Protocol):
     """The channel, as its v3 connection sees it."""
 
     def on_answered(self, pending: Pending, answers: int) -> None: ...
+    def on_room(self) -> None: ...
     def on_connection_lost(self, error: MagnetarError) -> None: ...
 
 
@@ -78,7 +79,8 @@ class FullConnection(Connection):
         self._owner.on_connection_lost(error)
 
     def on_writable(self) -> None:
-        """Who asks here looks whether there is room, and does not wait for it."""
+        """For writers. Whoever asks for something else was refused, and does not wait."""
+        self._owner.on_room()
 
 
 def check_answer(request: m.AnyRequest, response: m.AnyResponse) -> None:

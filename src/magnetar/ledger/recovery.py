@@ -98,9 +98,10 @@ class Recovery:
 
     async def _find_end_in_time(self, metadata: LedgerMetadata) -> _End:
         timeout_s = self._parts.config.recovery_timeout_ms / 1000
+        until = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._find_end(metadata)
+            async with asyncio.timeout_at(until):
+                return await self._find_end(metadata, until)
         except TimeoutError:
             raise self._undecided(f"it took longer than {timeout_s:g} s (ledger.recovery_timeout_ms)") from None
         except (LedgerRecoveryError, WrongPasswordError):
@@ -108,13 +109,13 @@ class Recovery:
         except MagnetarError as error:
             raise self._undecided(str(error)) from error
 
-    async def _find_end(self, metadata: LedgerMetadata) -> _End:
-        fenced = await fence(metadata, self._keys, self._parts)
+    async def _find_end(self, metadata: LedgerMetadata, until: float) -> _End:
+        fenced = await fence(metadata, self._keys, self._parts, until)
         first = first_to_read(metadata, fenced.lac)
         self._found = 0
         self._tell(first - 1, None)
         async with AsyncExitStack() as closing:
-            reads = RecoveryReads(metadata, first, self._keys, self._parts)
+            reads = RecoveryReads(metadata, first, self._keys, self._parts, until)
             closing.push_async_callback(reads.aclose)
             last: Entry | None = None
             writes: WriteBack | None = None

@@ -1,7 +1,9 @@
 """What recovery asks bookies: to be fenced, and which entries they have.
 
 Invariant: every request here fences, so whoever says "no such entry" will not store it for the old writer later. Only
-           explicit answers count; an undecided entry ends the recovery, after a few tries (coverage.py decides).
+           explicit answers count (coverage.py decides).
+Undecided: asked again, with longer and longer pauses, until no time is left for another try: a bookie that restarts,
+           or a connection that is full just now, is no reason to give a ledger up.
 Ensemble:  the last one as it was when recovery began. A bookie that recovery itself put in the place of another never
            counts: it has what we wrote, which proves nothing.
 Window:    one entry at first, doubled with each that is found, up to `ledger.recovery_reads_in_flight_max`, and not
@@ -34,7 +36,7 @@ from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 
 log = logging.getLogger(__name__)
 
-_TRIES_MAX: Final = 3  # A connection that broke just now is worth another try; a bookie that is away is not.
+_PAUSE_LONGEST_S: Final = 2.0  # Beside a recovery's patience, short; for a bookie that is asked in vain, long.
 
 
 class Fenced(NamedTuple):
@@ -44,9 +46,29 @@ class Fenced(NamedTuple):
     """Of the ledger up to and including these entries: the last one of each bookie."""
 
 
-async def fence(metadata: LedgerMetadata, keys: LedgerKeys, parts: Parts) -> Fenced:
-    """Returns when the old writer can no longer get an entry acknowledged. LedgerRecoveryError if it may still."""
-    backoff = Backoff(parts.entropy.random)
+class _Patience:
+    """Pauses between tries, up to the time when another one could not be finished: so whoever gives up knows why."""
+
+    def __init__(self, parts: Parts, until: float) -> None:
+        self._backoff = Backoff(parts.entropy.random, longest_s=_PAUSE_LONGEST_S)
+        self._last_try = until - parts.config.read_timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+
+    async def pause(self) -> bool:
+        """False: no time is left."""
+        pause_s = self._backoff.next_s()
+        if self._loop.time() + pause_s > self._last_try:
+            return False
+        await asyncio.sleep(pause_s)
+        return True
+
+
+async def fence(metadata: LedgerMetadata, keys: LedgerKeys, parts: Parts, until: float) -> Fenced:
+    """Returns when the old writer can no longer get an entry acknowledged. LedgerRecoveryError if it may still.
+
+    `until`: when it has to be done, in the loop's time.
+    """
+    patience = _Patience(parts, until)
     request = _fencing_read(keys, LAST_ENTRY)
     timeout_s = parts.config.read_timeout_ms / 1000
     ensemble = metadata.fragments[-1].ensemble
@@ -54,15 +76,14 @@ async def fence(metadata: LedgerMetadata, keys: LedgerKeys, parts: Parts) -> Fen
     async def attempt(bookie: BookieId) -> Answer:
         return await ask(parts.bookies, bookie, keys, request, timeout_s)
 
-    for tries_left in reversed(range(_TRIES_MAX)):
+    while True:
         found = await survey(sizes_of(metadata), ensemble, attempt, _is_fenced)
         if found.is_covered:
             entries = [entry for answer in found.answers.values() for entry in answer.entries]
             lac = max((entry.lac for entry in entries), default=int(NO_ENTRY))
             return Fenced(lac, {entry.entry_id: entry.length for entry in entries})
-        if tries_left:
-            await asyncio.sleep(backoff.next_s())
-    raise _undecided(keys, "too few bookies could be fenced", found.answers)
+        if not await patience.pause():
+            raise _undecided(keys, "too few bookies could be fenced", found.answers)
 
 
 def _is_fenced(answer: Answer) -> bool:
@@ -73,12 +94,14 @@ def _is_fenced(answer: Answer) -> bool:
 class RecoveryReads:
     """The entries from the first one on, in order, up to the first that is certainly missing."""
 
-    def __init__(self, metadata: LedgerMetadata, first: EntryId, keys: LedgerKeys, parts: Parts) -> None:
+    def __init__(self, metadata: LedgerMetadata, first: EntryId, keys: LedgerKeys, parts: Parts, until: float) -> None:
+        """`until`: when it has to be done, in the loop's time."""
         self._metadata = metadata
         self._ensemble = metadata.fragments[-1].ensemble
         self._sizes = sizes_of(metadata)
         self._keys = keys
         self._parts = parts
+        self._until = until
         self._next = int(first)
         self._window = 1
         self._largest = 1
@@ -110,17 +133,16 @@ class RecoveryReads:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, entry_id: int) -> Entry | None:
-        backoff = Backoff(self._parts.entropy.random)
-        for tries_left in reversed(range(_TRIES_MAX)):
+        patience = _Patience(self._parts, self._until)
+        while True:
             answers: dict[BookieId, Answer] = {}
             decision = await self._decide(entry_id, answers)
             if decision is Recovered.FOUND:
                 return next(answer.entries[0] for answer in answers.values() if answer.entries)
             if decision is Recovered.ABSENT:
                 return None
-            if tries_left:
-                await asyncio.sleep(backoff.next_s())
-        raise _undecided(self._keys, f"nobody can say whether it has entry {entry_id}", answers)
+            if not await patience.pause():
+                raise _undecided(self._keys, f"nobody can say whether it has entry {entry_id}", answers)
 
     async def _decide(self, entry_id: int, answers: dict[BookieId, Answer]) -> Recovered:
         """Asks the whole write set at once, and stops as soon as it is decided."""

@@ -121,6 +121,8 @@ class Repair:
         for seat, channel in zip(seats, found, strict=True):
             if isinstance(channel, MagnetarError):
                 self._engine.fail_seat(seat, channel)
+            elif self._engine.error is not None:  # It ended meanwhile, perhaps with one that failed just before.
+                channel.detach(self._engine.ledger_id, self._engine)
             else:
                 self._engine.seat(seat, channel)
 
@@ -238,25 +240,24 @@ class Repair:
 
     async def _channels(self, bookie_ids: Sequence[BookieId]) -> list[Channel | MagnetarError]:
         """A channel that hears for this ledger, or why there is none, for each. All are asked for at once."""
-        found = await asyncio.gather(*[self._channel(bookie_id) for bookie_id in bookie_ids])
-        return [self._attached(channel) for channel in found]
+        attempts = [asyncio.ensure_future(self._channel(bookie_id)) for bookie_id in bookie_ids]
+        try:
+            return list(await asyncio.gather(*attempts))
+        except BaseException:
+            for attempt in attempts:  # Nothing is left attached when this task is cancelled.
+                if attempt.done() and not attempt.cancelled() and isinstance(channel := attempt.result(), Channel):
+                    channel.detach(self._engine.ledger_id, self._engine)
+            raise
 
     async def _channel(self, bookie_id: BookieId) -> Channel | MagnetarError:
+        """Attached before anything else is awaited: until then, another writer of the ledger may get the same one."""
         try:
-            return await self._engine.bookies.channel(bookie_id, ledger_id=self._engine.ledger_id)
-        except MagnetarError as error:
-            return error
-
-    def _attached(self, channel: Channel | MagnetarError) -> Channel | MagnetarError:
-        """Here and not in `_channel`, so that nothing is left attached when this task is cancelled meanwhile."""
-        if isinstance(channel, MagnetarError):
-            return channel
-        try:
+            channel = await self._engine.bookies.channel(bookie_id, ledger_id=self._engine.ledger_id)
             channel.attach(self._engine.ledger_id, self._engine)
         except MagnetarError as error:
             return error
         except LookupError:
-            return BookieUnavailableError(f"somebody else in this process writes the ledger to {channel.bookie_id}")
+            return BookieUnavailableError(f"somebody else in this process writes the ledger to {bookie_id}")
         return channel
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from magnetar.errors import (
     BookieUnavailableError,
     EntryTooLargeError,
     LedgerFencedError,
-    LocalProtocolError,
     MagnetarError,
     RequestTimeoutError,
 )
@@ -47,9 +46,9 @@ from magnetar.quorum.placement import PlacementPolicy
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.entropy import Entropy
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX_BYTES, Buffer
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
-from magnetar.wire.bookkeeper.packet import Flag
+from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES, WORD, Flag
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +57,7 @@ TokenIn = TypeVar("TokenIn", contravariant=True)
 
 _LOOKS_PER_PATIENCE: Final = 4  # How often the clock is looked at within the shortest time that matters.
 _LOOK_S_MIN: Final = 0.001
+_FRAME_HEAD_BYTES: Final = PREFIX_BYTES + WORD.size + MASTER_KEY_BYTES  # Of a v2 add, before the entry.
 
 
 class EngineListener(Protocol[TokenIn]):
@@ -116,6 +116,7 @@ class WriteEngine(Generic[Token]):
         patience_s = config.add_timeout_ms / 1000
         self.seats = [Seat(position, bookie, patience_s) for position, bookie in enumerate(change.ensemble)]
         self._seat_of: dict[Channel, Seat] = {}
+        self.payload_bytes_max = FRAME_BYTES_MAX - _FRAME_HEAD_BYTES - keys.digest.overhead_bytes
         self._header = AddEncoder(keys.ledger_id, keys.master_key, keys.digest, flags).header
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -145,15 +146,21 @@ class WriteEngine(Generic[Token]):
         pending = self.pending
         return len(pending) < self._entries_max and pending.bytes_in_flight < self._bytes_max and not self._is_blocked
 
+    def check_size(self, payload: Buffer) -> None:
+        """EntryTooLargeError: for an entry that waits, before it does."""
+        if len(payload) > self.payload_bytes_max:
+            raise EntryTooLargeError(
+                f"an entry of {len(payload)} bytes exceeds the {self.payload_bytes_max} that fit into one request; "
+                "make smaller entries"
+            )
+
     def submit(self, payload: Buffer, token: Token) -> int:
         """Sends the payload, which must not change any more, in this turn of the loop; returns its entry id."""
         assert self.has_room, "submitted beyond the limits: ask has_room first"
+        self.check_size(payload)
         pending = self.pending
         entry_id = pending.next_entry_id
-        try:
-            header = self._header(entry_id, self.lac, pending.length + len(payload), payload)
-        except LocalProtocolError as error:
-            raise EntryTooLargeError(f"{error}; make smaller entries") from error
+        header = self._header(entry_id, self.lac, pending.length + len(payload), payload)
         pending.append(header, payload, token)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -184,15 +191,21 @@ class WriteEngine(Generic[Token]):
         channel = seat.channel
         if channel is None or not frames:
             return
-        channel.send_adds(frames)
+        self._hand_over(seat, channel, frames)
         seat.sent += len(frames) // 2
         if seat.slow_since is None and self._is_slow(seat, channel, self._behind_max):
             seat.slow_since = self._loop.time()
             self._is_blocked = True
 
+    def _hand_over(self, seat: Seat, channel: Channel, frames: list[Buffer]) -> None:  # noqa: ARG002
+        channel.send_adds(frames)
+
+    def _has_room_at(self, channel: Channel) -> bool:
+        return channel.is_writable
+
     def _is_slow(self, seat: Seat, channel: Channel, behind_max: int) -> bool:
         """It has room for no more, or owes answers for many entries that are confirmed without it."""
-        return not channel.is_writable or seat.sent - seat.answered - len(self.pending) > behind_max
+        return not self._has_room_at(channel) or seat.sent - seat.answered - len(self.pending) > behind_max
 
     # --- answers (called by channels) ---------------------------------------------------------------------------------
 
@@ -305,7 +318,7 @@ class WriteEngine(Generic[Token]):
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """One timer for all entries; it stops when nothing is waited for."""
+        """One timer for all entries; it stops when nothing is waited for: no answer, and no room."""
         self._timer = None
         if self.error is not None:
             return
@@ -317,7 +330,7 @@ class WriteEngine(Generic[Token]):
         for seat in self.seats:
             if seat.channel is not None:
                 self._look_at(seat, now)
-        if len(pending) or any(seat.channel is not None and seat.unanswered for seat in self.seats):
+        if len(pending) or self._is_blocked or any(seat.channel is not None and seat.unanswered for seat in self.seats):
             self._timer = self._loop.call_later(self._look_s, self._look)
 
     def _look_at(self, seat: Seat, now: float) -> None:

@@ -87,6 +87,8 @@ class LedgerWriter:
         self._explicit_lac = ExplicitLac(self._engine, parts.config.explicit_lac_interval_ms / 1000)
         self.on_ended: Callable[[LedgerWriter], None] | None = None
         """For the client that made it; called once."""
+        self.on_failure: Callable[[LedgerError], None] | None = None
+        """For whoever has more to fail when this writer fails or ends; called once, with what further adds get."""
         self._is_ending = False
         self._quiet: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -101,10 +103,14 @@ class LedgerWriter:
         listener: WriterListener | None = None,
         deferred_sync: bool = False,
     ) -> Self:
-        """Of a ledger that was just created. With a listener, adds are submitted; else they are futures."""
+        """Of a ledger that was just created. With a listener, adds are submitted; else they are futures.
+
+        WriterFailedError with deferred sync, if a bookie cannot be reached.
+        """
         writer = cls(versioned, keys, parts, listener=listener, deferred_sync=deferred_sync)
         try:
             await writer._engine.open()
+            writer.check_usable()  # Not every engine goes on without a bookie that cannot be reached.
         except BaseException:
             await writer.release()
             raise
@@ -172,7 +178,7 @@ class LedgerWriter:
     def add_nowait(self, payload: Buffer) -> asyncio.Future[int]:
         """Like `add`, without waiting: WriterBusyError if there is no room."""
         if not self.has_room:
-            self._check_usable()
+            self.check_usable()
             raise WriterBusyError(
                 f"ledger {self.ledger_id} has {len(self._engine.pending)} adds of "
                 f"{self._engine.pending.bytes_in_flight} bytes in flight: wait for one of them, or use add"
@@ -190,6 +196,7 @@ class LedgerWriter:
             raise self._refusal()
         future: asyncio.Future[int] = self._loop.create_future()
         if self._queue or not self._engine.has_room:
+            self._engine.check_size(payload)  # Now: when its turn comes, others rely on their places behind it.
             self._queue.append((payload, future))
         else:
             self._engine.submit(payload, future)
@@ -202,12 +209,14 @@ class LedgerWriter:
             payload, future = queue.popleft()
             if future.done():  # Its caller has stopped waiting, and nothing was sent.
                 continue
-            try:
-                engine.submit(payload, future)
-            except LedgerError as error:  # Of this entry alone: it is too large.
-                future.set_exception(error)
+            engine.submit(payload, future)
 
-    def _check_usable(self) -> None:
+    def check_size(self, payload: Buffer) -> None:
+        """EntryTooLargeError, as an add would raise it."""
+        self._engine.check_size(payload)
+
+    def check_usable(self) -> None:
+        """The error that an add would raise, if this writer takes no more."""
         if self._is_ending or self._engine.error is not None:
             raise self._refusal()
 
@@ -247,6 +256,8 @@ class LedgerWriter:
             self._fail_futures(tokens, error)
             queue, self._queue = self._queue, deque()
             self._fail_futures([future for _, future in queue], self._refusal())
+        if self.on_failure is not None:
+            self.on_failure(self._refusal())
         self._tell_quiet()
 
     def _fail_futures(self, futures: Sequence[asyncio.Future[int]], error: MagnetarError) -> None:
@@ -258,12 +269,13 @@ class LedgerWriter:
         if self._listener is not None:
             self._listener.on_room()
         self._pump()
+        self._tell_quiet()  # All who were in line may have left.
 
     # --- deferred sync ------------------------------------------------------------------------------------------------
 
     async def force(self) -> int:
         """Makes what was answered durable, and moves the LAC there. Without deferred sync, both are so already."""
-        self._check_usable()
+        self.check_usable()
         return await self._force()
 
     async def _force(self) -> int:

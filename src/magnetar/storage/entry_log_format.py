@@ -127,6 +127,8 @@ def encode_ledger_map(sizes: Mapping[int, int]) -> bytes:
 
 
 def decode_ledger_map(body: Buffer) -> dict[int, int]:
+    if len(body) % _LEDGER.size:
+        raise LogDamagedError(f"a ledger map of {len(body)} bytes is no list of ledgers")
     return dict(_LEDGER.iter_unpack(body))
 
 

@@ -91,9 +91,9 @@ class EntryLogReader:
         data = await self._read(log_id, map_offset, size - FOOTER_BYTES - map_offset)
         try:
             block = decode_block(data, 0, log_id, map_offset)
+            return decode_ledger_map(block.body) if block.kind == LEDGERS else None
         except LogDamagedError:
             return None
-        return decode_ledger_map(block.body) if block.kind == LEDGERS else None
 
     async def scanned_map(self, log_id: int) -> dict[int, int]:
         sizes: dict[int, int] = {}

@@ -29,6 +29,7 @@ ID_MAX: Final = (1 << 63) - 1
 KEY = struct.Struct(">QQII")
 _FIXED = struct.Struct("<IH")
 _CHECKSUM = struct.Struct("<I")
+_DELTA_BYTES: Final = 2
 
 Ids: TypeAlias = range | tuple[int, ...]
 
@@ -95,14 +96,18 @@ def decode(key: bytes, value: bytes) -> Extent:
         )
     size, count = _FIXED.unpack_from(body)
     place = BlockPlace(log_id, offset, size)
-    if len(body) == _FIXED.size:
+    if len(body) == _FIXED.size and count:
         return Extent(ledger_id, range(first, first + count), place)
+    if len(body) != _FIXED.size + count * _DELTA_BYTES or not count:
+        raise IndexDamagedError(
+            f"location index: ledger {ledger_id}, the locations from entry {first} on have a wrong length; {REMEDY}"
+        )
     deltas = array("H")
     deltas.frombytes(body[_FIXED.size :])
     return Extent(ledger_id, tuple([first + delta for delta in _little(deltas)]), place)
 
 
-REMEDY: Final = "stop the bookie and rebuild the index from the entry logs"
+REMEDY: Final = "stop the bookie and rebuild the index from the entry logs: magnetar bookie index rebuild"
 
 
 def _little(deltas: array[int]) -> array[int]:

@@ -180,7 +180,8 @@ async def _replay_file(disk: Disk, found: FoundFile, chain: _Chain, deliver: Del
     try:
         window = Window(file)
         header = decode_file_header(await window.at(0, FILE_HEADER_BYTES), found.path)
-        assert header is not None, "it was intact a moment ago"
+        if header is None:
+            raise JournalDamagedError(found.path, 0, f"its header was intact a moment ago, and is not; {_ADVICE}")
         if not chain.reaches(header.floor):
             raise chain.gap(found.path, 0, header.floor)
         await _Reader(window, header, found, chain, deliver).run(may_be_torn)

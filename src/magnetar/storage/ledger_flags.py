@@ -60,6 +60,13 @@ def decode_flags(ledger_id: int, value: bytes) -> LedgerFlags:
     body, checksum = value[: -_CHECKSUM.size], value[-_CHECKSUM.size :]
     if _CHECKSUM.pack(crc32c(body, crc32c(_KEY.pack(ledger_id)))) != checksum:
         raise IndexDamagedError(f"location index: the flags of ledger {ledger_id} have a wrong checksum; {REMEDY}")
+    try:
+        return _decoded(ledger_id, body)
+    except struct.error:
+        raise IndexDamagedError(f"location index: the flags of ledger {ledger_id} are cut short; {REMEDY}") from None
+
+
+def _decoded(ledger_id: int, body: bytes) -> LedgerFlags:
     version, bits, deleted_at_ms, key_bytes = _FIXED.unpack_from(body)
     if version != _VERSION:
         raise IndexDamagedError(
@@ -67,7 +74,10 @@ def decode_flags(ledger_id: int, value: bytes) -> LedgerFlags:
             "a newer one wrote them; start that one"
         )
     lac_at = _FIXED.size + key_bytes
+    (lac_bytes,) = _LAC_BYTES.unpack_from(body, lac_at)
     explicit_lac = body[lac_at + _LAC_BYTES.size :]
+    if lac_bytes != len(explicit_lac):
+        raise IndexDamagedError(f"location index: the flags of ledger {ledger_id} have a wrong length; {REMEDY}")
     return LedgerFlags(
         master_key=body[_FIXED.size : lac_at] if key_bytes else None,
         fenced=bool(bits & _FENCED),

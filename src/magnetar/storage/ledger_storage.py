@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from magnetar.config.storage import StorageConfig
@@ -33,6 +33,7 @@ from magnetar.runtime.entropy import Entropy
 from magnetar.storage.entry_log_format import LOGS, log_path
 from magnetar.storage.entry_log_reader import EntryLogReader
 from magnetar.storage.entry_log_writer import EntryLogWriter
+from magnetar.storage.entry_pages import entry_pages
 from magnetar.storage.extents import REMEDY, Extent
 from magnetar.storage.flush import Flush
 from magnetar.storage.ledger_dirs import LedgerDirs
@@ -260,17 +261,9 @@ class LedgerStorage:
             if flushes == self._flushes:
                 return max((entry_id for entry_id in found if entry_id is not None), default=None)
 
-    async def list_entries(self, ledger_id: int) -> list[int]:
-        """Ids of everything that is here, in order."""
-        found: set[int] = set()
-        for cache in self._caches():
-            found.update(cache.entry_ids(ledger_id))
-        first = 0
-        while extents := await self.index.extents(ledger_id, first, _PAGE):
-            for extent in extents:
-                found.update(extent.ids)
-            first = extents[-1].ids[0] + 1
-        return sorted(found)
+    def entry_pages(self, ledger_id: int) -> AsyncIterator[list[int]]:
+        """Ids of everything that is here now, in order, in pages; other work goes on between them."""
+        return entry_pages(self.index, self._caches(), ledger_id)
 
     async def list_ledgers(self, first: int = 0, limit: int = _PAGE) -> list[int]:
         """Ledgers that have entries here, in order, from `first` on."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -45,6 +45,13 @@ class IndexBatch:
     flags: dict[int, LedgerFlags] = field(default_factory=dict)
     dropped_flags: list[int] = field(default_factory=list)
     mark: int | None = None
+
+
+class EntryIds(NamedTuple):
+    ids: list[int]
+    """All from the one asked for up to `following`, ascending."""
+    following: int | None
+    """The rest is asked for from this one on; None: there is no rest."""
 
 
 class LocationIndex:
@@ -81,6 +88,10 @@ class LocationIndex:
     async def extents(self, ledger_id: int, first: int = 0, limit: int = 1000) -> list[Extent]:
         """In order of their first entry, from the first that begins at `first` or behind it."""
         return await self._reading(_extents, self._store, ledger_id, first, limit)
+
+    async def entry_ids(self, ledger_id: int, first: int = 0, limit: int = 10_000) -> EntryIds:
+        """Entries from `first` on, in order: about so many, and from which one to go on."""
+        return await self._reading(_entry_ids, self._store, ledger_id, first, limit)
 
     async def ledgers(self, first: int = 0, limit: int = 1000) -> list[int]:
         """Those that have entries here, in order, from `first` on."""
@@ -186,6 +197,21 @@ def _extents(store: OrderedStore, ledger_id: int, first: int, limit: int) -> lis
             break  # Never between two that begin alike, so that the caller can go on behind the last one's first.
         found.append(decode(key[1:], value))
     return found
+
+
+def _entry_ids(store: OrderedStore, ledger_id: int, first: int, limit: int) -> EntryIds:
+    """Looks SPAN back for extents that reach here, so a page is right whatever a compaction did since the last one."""
+    if not 0 <= ledger_id <= ID_MAX:
+        return EntryIds([], None)
+    found: set[int] = set()
+    begin = _EXTENT + _POSITION.pack(ledger_id, max(0, first - SPAN + 1))
+    for key, value in store.ascending(begin, _EXTENT + _LEDGER.pack(ledger_id + 1)):
+        ids = decode(key[1:], value).ids
+        if len(found) >= limit and ids[0] > first:
+            following = ids[0]
+            return EntryIds(sorted(entry_id for entry_id in found if first <= entry_id < following), following)
+        found.update(ids)
+    return EntryIds(sorted(entry_id for entry_id in found if entry_id >= first), None)
 
 
 def _ledgers(store: OrderedStore, first: int, limit: int) -> list[int]:

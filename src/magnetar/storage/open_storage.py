@@ -6,6 +6,7 @@ Index:     `index/` in the first ledger directory. RocksDB syncs its own directo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from magnetar.config.storage import StorageConfig
@@ -42,9 +43,9 @@ async def open_storage(
         raise
 
 
-async def open_rocksdb_index(runtime: Runtime, path: str) -> LocationIndex:
-    """On RocksDB, or on the twin that a simulated runtime has for it."""
-    open_store = runtime.ordered_store or _rocksdb()
+async def open_rocksdb_index(runtime: Runtime, path: str, *, read_only: bool = False) -> LocationIndex:
+    """On RocksDB, or on the twin that a simulated runtime has for it. `read_only`: to look at, and nothing changes."""
+    open_store = runtime.ordered_store or _rocksdb(read_only)
     reading, writing = runtime.offload(name="index-read"), runtime.offload(name="index-write")
     try:
         return LocationIndex(await writing(open_store, path), reading, writing)
@@ -53,11 +54,11 @@ async def open_rocksdb_index(runtime: Runtime, path: str) -> LocationIndex:
         raise
 
 
-def _rocksdb() -> Callable[[str], OrderedStore]:
+def _rocksdb(read_only: bool) -> Callable[[str], OrderedStore]:
     # Imported here: loading the library takes a good part of a second of every command that does not need it.
     from magnetar.storage.rocksdb_store import RocksDbStore
 
-    return RocksDbStore
+    return partial(RocksDbStore, read_only=read_only)
 
 
 async def _close(*lanes: Offload) -> None:

@@ -6,6 +6,7 @@ Damage:    a torn tail of RocksDB's log is what a crash leaves, and is dropped; 
            Its tables have checksums too, and an iterator that met one tells only when it is asked: so it always is.
 Full disk: RocksDB refuses every write after one that failed, and serves reads. It is closed and opened again before the
            next try; opening needs room, so whoever tries makes sure of it first (`storage.index_reserve_bytes`).
+Read-only: RocksDB then writes nothing at all, not even its own diary; its log is replayed into memory.
 Errors:    rocksdict raises plain `Exception` with RocksDB's text, translated here and nowhere else.
 """
 
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
 
 from magnetar.errors import (
     ClosedError,
@@ -38,9 +39,10 @@ _INFO_LOGS_MAX = 2  # RocksDB's own diary.
 
 
 class RocksDbStore(OrderedStore):
-    def __init__(self, path: str) -> None:
-        """Blocking: opens or creates the database; replays RocksDB's log."""
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        """Blocking: opens or creates the database; replays RocksDB's log. `read_only`: one that is there already."""
         self._path = path
+        self._is_read_only = read_only
         self._write_options = WriteOptions()
         self._write_options.sync = True
         self._db: Rdict | None = self._opened()
@@ -78,6 +80,7 @@ class RocksDbStore(OrderedStore):
         self._check(entries)
 
     def write(self, changes: Changes) -> None:
+        assert not self._is_read_only, f"the location index {self._path} was opened to be looked at"
         if self._is_failed:
             self._reopen()
         batch = WriteBatch(raw_mode=True)
@@ -114,7 +117,8 @@ class RocksDbStore(OrderedStore):
 
     def _opened(self) -> Rdict:
         try:
-            return Rdict(self._path, _options())
+            access = AccessType.read_only() if self._is_read_only else AccessType.read_write()
+            return Rdict(self._path, _options(), access_type=access)
         except Exception as error:
             raise self._translated("open", error) from error
 

@@ -27,6 +27,7 @@ from magnetar.storage.memory_store import MemoryImage
 from magnetar.storage.rebuild import rebuild_index
 from tests.unit.bookie.conftest import PATHS
 from tests.unit.bookie.journal_nodes import Node, World
+from tests.unit.storage.samples import listed
 
 US = BookieId("127.0.0.1:3181")
 A, B = BookieId("a:1"), BookieId("b:1")
@@ -168,7 +169,7 @@ async def check_flags(node: Node) -> None:
 
 async def missing_of(node: Node, entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
     assert node.storage is not None
-    here = {ledger_id: await node.storage.list_entries(ledger_id) for ledger_id in (OPEN, CLOSED)}
+    here = {ledger_id: await listed(node.storage, ledger_id) for ledger_id in (OPEN, CLOSED)}
     return [(ledger_id, entry_id) for ledger_id, entry_id in entries if entry_id not in here[ledger_id]]
 
 

@@ -365,7 +365,7 @@ def test_a_rebuild_that_was_killed_between_its_renames_goes_on_with_the_flags_se
 def test_an_index_that_forgot_what_it_had_synced_is_not_trusted_with_fences(closed: Stopped, made: Path) -> None:
     shutil.rmtree(closed.index)
     shutil.copytree(made / "killed" / "ledgers" / "index", closed.index)
-    assert "rebuild the index" in closed.run("ledger", "ls").stderr
+    assert "magnetar bookie index rebuild" in closed.run("ledger", "ls").stderr
     assert closed.document("index", "rebuild", "--force", code=1)["flags_lost"] is True
     assert all(fenced and limbo for _, _, fenced, limbo in closed.ledgers().values())
     assert closed.index.with_name("index.damaged").is_dir()

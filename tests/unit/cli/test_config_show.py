@@ -187,6 +187,17 @@ def test_a_command_imports_only_its_own_module() -> None:
     assert result.stdout.splitlines()[-1] == "['config']"
 
 
+def test_commands_of_a_client_do_not_load_what_only_a_bookie_needs() -> None:
+    program = (
+        "import sys, magnetar.cli.ledger, magnetar.cli.metadata\n"
+        "print([m for m in sys.modules if m.startswith(('magnetar.storage', 'magnetar.bookie'))])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
+    )
+    assert result.stdout == "[]\n", result.stderr
+
+
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_every_listed_command_can_be_loaded(name: str) -> None:
     result = magnetar(name, "--help")

@@ -9,6 +9,7 @@ from magnetar.ids import EntryId
 from magnetar.ledger.lac import lac_floor, read_lac
 from magnetar.ledger.view import LedgerView
 from magnetar.metadata.bookkeeper.versioned import Versioned
+from magnetar.testing.waiting import until
 from tests.unit.ledger.worlds import World, ledger_world
 
 
@@ -114,3 +115,24 @@ async def test_view_goes_back_neither_in_lac_nor_in_metadata() -> None:
         assert view.lac == 8
         view.on_lac(100)
         assert view.lac == EntryId(8)
+
+
+async def test_smaller_explicit_lac_that_comes_late_does_not_replace_the_greater_one() -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        for entry_id in range(7):
+            await world.put(entry_id, lac=-1)
+        for lac in (3, 5, 4):
+            await world.put_explicit_lac(lac, on=[0, 1, 2])
+        assert await lac_of(world, explicit=True) == 5
+        for bookie in range(3):
+            await world.cluster.kill(bookie)
+            await world.cluster.restart(bookie)
+        await until(lambda: lac_is_known(world, 5), "the journals have it too")
+
+
+async def lac_is_known(world: World, lac: int) -> bool:
+    try:
+        return await lac_of(world, explicit=True) == lac
+    except LacUnknownError:  # The connections are not back yet.
+        return False

@@ -17,6 +17,9 @@ from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, master_key
 from tests.unit.ledger.worlds import QUICK, World, client_parts, ledger_world, length_up_to
 
+IMPATIENT = dataclasses.replace(QUICK, recovery_timeout_ms=2_500)
+"""For recoveries that cannot succeed."""
+
 
 def assert_closed_at(metadata: LedgerMetadata, last: int) -> None:
     assert metadata.state is LedgerState.CLOSED
@@ -93,7 +96,8 @@ async def test_large_entries_are_read_few_at_a_time() -> None:
         await world.create(E=3, Qw=3, Qa=2)
         for entry_id in range(20):
             await world.put(entry_id, lac=-1)
-        reads = RecoveryReads(world.stored.value, EntryId(0), world.keys, world.parts)
+        until = asyncio.get_running_loop().time() + 10
+        reads = RecoveryReads(world.stored.value, EntryId(0), world.keys, world.parts, until)
         found = 0
         while await reads.next() is not None:
             found += 1
@@ -213,7 +217,7 @@ async def test_replacement_is_not_in_the_metadata_before_the_ledger_is_closed() 
 
 
 async def test_two_bookies_gone_is_an_error_and_the_ledger_is_not_closed() -> None:
-    async with ledger_world(5) as world:
+    async with ledger_world(5, IMPATIENT) as world:
         await world.create(E=3, Qw=3, Qa=2)
         await fill(world, 3)
         await world.cluster.kill(0)
@@ -230,7 +234,7 @@ async def test_two_bookies_gone_is_an_error_and_the_ledger_is_not_closed() -> No
 
 
 async def test_time_out_is_not_a_no() -> None:
-    async with ledger_world(4) as world:
+    async with ledger_world(4, IMPATIENT) as world:
         await world.create(E=3, Qw=3, Qa=2)
         await fill(world, 2)
         await world.put(2, on=[0, 1], lac=1)  # Acknowledged.
@@ -245,7 +249,7 @@ async def test_time_out_is_not_a_no() -> None:
 
 async def test_bookie_in_limbo_is_not_a_no() -> None:
     """Entry 3 was acknowledged by bookies 1 and 2. Bookie 2 has lost it, and knows that it may have lost something."""
-    async with ledger_world(4) as world:
+    async with ledger_world(4, IMPATIENT) as world:
         await world.create(E=3, Qw=3, Qa=2)
         await fill(world, 3)
         await world.put(3, on=[1], lac=2)

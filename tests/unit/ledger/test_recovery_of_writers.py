@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import LedgerFencedError, MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
@@ -17,9 +19,11 @@ from tests.unit.ledger.worlds import QUICK
 
 
 @contextlib.asynccontextmanager
-async def two_clients(bookies: int) -> AsyncIterator[tuple[BookieCluster, LedgerClient, LedgerClient]]:
+async def two_clients(
+    bookies: int, config: LedgerConfig = QUICK
+) -> AsyncIterator[tuple[BookieCluster, LedgerClient, LedgerClient]]:
     async with (
-        BookieCluster(bookies, config=small_config(ledger=QUICK)) as cluster,
+        BookieCluster(bookies, config=small_config(ledger=config)) as cluster,
         cluster.session() as store,
         cluster.session() as other,
         LedgerClient(store, cluster.config, cluster.runtime) as writing,
@@ -66,7 +70,8 @@ async def test_writer_under_load_loses_nothing_that_was_acknowledged() -> None:
 
 async def test_ensemble_change_of_a_writer_that_is_being_recovered_fails() -> None:
     """The bookies that recovery could reach were not enough; the mark alone keeps the old writer from moving on."""
-    async with two_clients(5) as (cluster, writing, recovering):
+    impatient = dataclasses.replace(QUICK, recovery_timeout_ms=2_500)
+    async with two_clients(5, impatient) as (cluster, writing, recovering):
         writer = await writing.create(ensemble_size=3, ack_quorum=3)
         await writer.add(b"0")
         ensemble = writer.metadata.fragments[-1].ensemble

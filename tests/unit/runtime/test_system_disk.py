@@ -18,7 +18,8 @@ from magnetar.runtime.system import SystemRuntime
 from magnetar.runtime.system_disk import SystemDisk
 from magnetar.runtime.system_errors import translate
 from magnetar.runtime.system_offload import SystemOffload
-from magnetar.testing.contracts.disk import DiskContract, DiskHarness, contents, write
+from magnetar.testing.contracts.disk import DiskContract, DiskHarness
+from magnetar.testing.contracts.disk_harness import contents, write
 from tests.unit.runtime.breakable_calls import BreakableCalls
 
 

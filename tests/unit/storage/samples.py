@@ -42,6 +42,11 @@ def add(storage: LedgerStorage, entries: Iterable[bytes]) -> None:
         storage.add_run(ledger_id, chunk, run.entry_ids[first:end], run.offsets[first:end], run.lengths[first:end])
 
 
+async def listed(storage: LedgerStorage, ledger_id: int) -> list[int]:
+    """Every entry that the storage says it has."""
+    return [entry_id async for page in storage.entry_pages(ledger_id) for entry_id in page]
+
+
 def small_config(**changes: int) -> StorageConfig:
     """Everything at its smallest, so that a few entries meet every boundary."""
     values = {

@@ -19,7 +19,7 @@ from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.log_survey import LogUsage, Survey
 from magnetar.storage.memory_store import MemoryImage
 from magnetar.storage.rebuild import rebuild_index
-from tests.unit.storage.samples import Counter, World, add, check, entry_bytes, real_storage, small_config
+from tests.unit.storage.samples import Counter, World, add, check, entry_bytes, listed, real_storage, small_config
 
 Entries = dict[tuple[int, int], bytes]
 FAST = {"minor_compaction_interval_ms": 1, "major_compaction_interval_ms": 1, "compaction_bytes_per_s": 2**40}
@@ -107,7 +107,7 @@ async def test_what_is_alive_moves_and_the_old_logs_go(dirs: int) -> None:
     assert set(storage.dirs.log_ids()) & set(before) == {before[-1]}, "the newest may still be written to"
     assert set(await referenced_logs(storage)) <= set(storage.dirs.log_ids())
     await check(storage, expected)
-    assert await storage.list_entries(0) == list(range(18))
+    assert await listed(storage, 0) == list(range(18))
     assert 0 < compactor.statistics.bytes_moved < compactor.statistics.bytes_freed / 4
     await storage.aclose()
     storage = await world.open(world.submitted.value)

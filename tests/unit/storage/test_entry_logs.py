@@ -14,7 +14,9 @@ from magnetar.storage.entry_log_format import (
     HEADER_BYTES,
     Block,
     decode_block,
+    decode_ledger_map,
     encode_block,
+    encode_ledger_map,
     log_id_of,
     log_path,
 )
@@ -47,6 +49,13 @@ class Logs:
 async def open_logs(root: Path, log_bytes_max: int = 1 << 20, dirs: int = 1) -> Logs:
     roots = [str(root / str(number)) for number in range(dirs)]
     return Logs(await LedgerDirs.open(SystemRuntime(), roots), log_bytes_max)
+
+
+def test_ledger_map_that_is_no_list_of_ledgers_is_damage() -> None:
+    whole = encode_ledger_map({1: 100, 2: 200})
+    assert decode_ledger_map(whole) == {1: 100, 2: 200}
+    with pytest.raises(LogDamagedError, match="31 bytes"):
+        decode_ledger_map(whole[:-1])
 
 
 async def test_blocks_come_back_with_those_behind_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from magnetar.errors import LedgerMissingError, MetadataUnavailableError
 from magnetar.storage.garbage import GarbageCollector
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
-from tests.unit.storage.samples import KEY, World, add, entry_bytes, small_config
+from tests.unit.storage.samples import KEY, World, add, entry_bytes, listed, small_config
 
 
 class Catalogue:
@@ -213,7 +213,7 @@ async def test_a_fence_that_comes_while_its_ledger_is_being_deleted_is_not_lost(
     flags = await storage.get_flags(1)
     assert flags is not None
     assert flags.fenced
-    assert await storage.list_entries(1) == []
+    assert await listed(storage, 1) == []
     await storage.flush()
     assert await collector(storage, Catalogue()).collect() == 1
     buried = await storage.get_flags(1)

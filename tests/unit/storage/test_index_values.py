@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,3 +68,28 @@ def test_every_flipped_bit_of_flags_is_found() -> None:
 def test_flags_of_another_ledger_are_damage() -> None:
     with pytest.raises(IndexDamagedError):
         decode_flags(8, encode_flags(7, LedgerFlags()))
+
+
+def sealed(key: bytes, body: bytes) -> bytes:
+    return body + struct.pack("<I", crc32c(body, crc32c(key)))
+
+
+def test_sealed_extent_of_a_wrong_length_is_damage() -> None:
+    key, value = encode(Extent(7, (1, 2, 9), BlockPlace(3, 4, 5)))
+    body = value[:-4]
+    for wrong in (body[:-1], body[:-2], body + b"x", body + b"xx"):
+        with pytest.raises(IndexDamagedError, match=r"wrong length.*magnetar bookie index rebuild"):
+            decode(key, sealed(key, wrong))
+
+
+def test_sealed_extent_of_nothing_is_damage() -> None:
+    key, _ = encode(Extent(7, range(1, 2), BlockPlace(3, 4, 5)))
+    with pytest.raises(IndexDamagedError, match="wrong length"):
+        decode(key, sealed(key, struct.pack("<IH", 5, 0)))
+
+
+def test_sealed_flags_that_are_cut_or_too_long_are_damage() -> None:
+    body = encode_flags(7, LedgerFlags(master_key=b"k" * 20, explicit_lac=b"lac"))[:-4]
+    for wrong in (body[:0], body[:5], body[:11], body[:-1], body + b"x"):
+        with pytest.raises(IndexDamagedError, match=r"ledger 7 .*(cut short|wrong length)"):
+            decode_flags(7, sealed(struct.pack(">Q", 7), wrong))

@@ -190,3 +190,18 @@ class TestRocksDbIndex(LocationIndexContract):
 )
 def test_errors_of_the_library_become_ours(reason: str, error: type[Exception]) -> None:
     assert type(translate("cannot write", reason)) is error
+
+
+async def test_index_that_is_opened_read_only_is_read_and_nothing_of_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    index = await open_rocksdb_index(SystemRuntime(), str(path))
+    (extent,) = extents(7, range(5))
+    await index.apply(IndexBatch(extents=[extent]))
+    await index.aclose()
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    index = await open_rocksdb_index(SystemRuntime(), str(path), read_only=True)
+    assert await index.find(7, 3) == extent
+    with pytest.raises(AssertionError, match="looked at"):
+        await index.apply(IndexBatch(extents=[extent]))
+    await index.aclose()
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -12,7 +12,7 @@ from magnetar.errors import MagnetarError
 from magnetar.sim.device import Crash
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
-from tests.unit.storage.samples import KEY, World, add, check, entry_bytes, small_config
+from tests.unit.storage.samples import KEY, World, add, check, entry_bytes, listed, small_config
 
 ENTRIES_MAX = 40
 
@@ -154,6 +154,6 @@ async def test_index_applied_without_anybody_told_is_harmless() -> None:
     add(storage, expected.values())
     assert await storage.flush() == 4
     await check(storage, expected)
-    assert await storage.list_entries(7) == list(range(30))
+    assert await listed(storage, 7) == list(range(30))
     await storage.aclose()
     world.machine.release_dead()

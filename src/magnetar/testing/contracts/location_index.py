@@ -125,6 +125,24 @@ class LocationIndexContract:
             found.extend(page)
         assert found == sorted(all_extents, key=lambda extent: (extent.ids[0], extent.place))
 
+    async def test_entries_come_in_order_and_in_pages_however_their_extents_overlap(
+        self, harness: IndexHarness
+    ) -> None:
+        batch = [*extents(7, range(0, 900, 3)), *extents(7, range(1, 900, 3), 2), *extents(7, range(300, 420), 3)]
+        batch += [*extents(7, [SPAN * 2, SPAN * 2 + 1]), *extents(7, [ID_MAX], 4), *extents(8, range(5))]
+        await harness.index.apply(IndexBatch(extents=batch))
+        wanted = sorted({entry_id for extent in batch if extent.ledger_id == 7 for entry_id in extent.ids})
+        for limit in (1, 50, 300, 10_000):
+            found: list[int] = []
+            following: int | None = 0
+            while following is not None:
+                ids, following = await harness.index.entry_ids(7, following, limit)
+                found += ids
+            assert found == wanted
+        assert await harness.index.entry_ids(7, SPAN) == (wanted[-3:], None)
+        for nobody in (6, -1, ID_MAX + 1):
+            assert await harness.index.entry_ids(nobody) == ([], None)
+
     async def test_removed_extent_is_gone_and_no_other(self, harness: IndexHarness) -> None:
         """As compaction does it: the new place and the removal of the old one in one batch."""
         (old,) = extents(7, range(5), log_id=1)

@@ -47,40 +47,56 @@ class Group:
         return runs * self.size
 
 
-def encode_availability(entry_ids: Iterable[int]) -> bytes:
-    """`entry_ids` ascending; a repeated one counts once."""
-    groups = list(_groups(_runs(entry_ids)))
-    packed = [_GROUP.pack(group.first, group.last, group.size, group.period) for group in groups]
-    return _HEADER.pack(_VERSION, len(groups)) + b"".join(packed)
+class AvailabilityEncoder:
+    """Given the ids bit by bit, because a ledger may have millions: `add` … `add`, `encoded`."""
 
+    __slots__ = ("_first", "_following", "_group", "_packed")
 
-def _runs(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(first, size) of entries without a gap."""
-    first, following = 0, 0
-    for entry_id in entry_ids:
-        assert entry_id >= following - 1, "entry ids must ascend"
-        if entry_id == following and following - first < _INT_MAX:
-            following += 1
-        elif entry_id >= following:
-            if following > first:
-                yield first, following - first
-            first, following = entry_id, entry_id + 1
-    if following > first:
-        yield first, following - first
+    def __init__(self) -> None:
+        self._first = self._following = 0  # Of the run without a gap that is being looked at.
+        self._group: Group | None = None
+        self._packed: list[bytes] = []
 
+    def add(self, entry_ids: Iterable[int]) -> None:
+        """Ascending, also from one call to the next; a repeated one counts once."""
+        first, following = self._first, self._following
+        for entry_id in entry_ids:
+            assert entry_id >= following - 1, "entry ids must ascend"
+            if entry_id == following and following - first < _INT_MAX:
+                following += 1
+            elif entry_id >= following:
+                self._add_run(first, following - first)
+                first, following = entry_id, entry_id + 1
+        self._first, self._following = first, following
 
-def _groups(runs: Iterator[tuple[int, int]]) -> Iterator[Group]:
-    group: Group | None = None
-    for first, size in runs:
+    def encoded(self) -> bytes:
+        """Of all that was added; nothing can be added behind it."""
+        self._add_run(self._first, self._following - self._first)
+        if self._group is not None:
+            self._pack(self._group)
+        return _HEADER.pack(_VERSION, len(self._packed)) + b"".join(self._packed)
+
+    def _add_run(self, first: int, size: int) -> None:
+        if not size:
+            return
+        group = self._group
         step = 0 if group is None else first - group.last
         if group is not None and size == group.size and step <= _INT_MAX and group.period in (0, step):
-            group = Group(group.first, first, size, step)
+            self._group = Group(group.first, first, size, step)
         else:
             if group is not None:
-                yield group
-            group = Group(first, first, size, 0)
-    if group is not None:
-        yield group
+                self._pack(group)
+            self._group = Group(first, first, size, 0)
+
+    def _pack(self, group: Group) -> None:
+        self._packed.append(_GROUP.pack(group.first, group.last, group.size, group.period))
+
+
+def encode_availability(entry_ids: Iterable[int]) -> bytes:
+    """`entry_ids` ascending; a repeated one counts once."""
+    encoder = AvailabilityEncoder()
+    encoder.add(entry_ids)
+    return encoder.encoded()
 
 
 def decode_availability(data: Buffer) -> Sequence[Group]:

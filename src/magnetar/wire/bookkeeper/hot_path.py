@@ -1,8 +1,9 @@
-"""Runs of v2 adds and reads, and their answers, over one buffer: all that is done per entry on a bookie's busiest way.
+"""Runs of v2 adds and reads, and their answers, over one buffer: all that is done per entry on the busiest way.
 
 Shape:     one loop over one received region with `unpack_from` and local names; parallel lists come out, no object per
            entry. A run ends at the first frame that is of another kind, incomplete, or to be refused: the caller hands
-           that one to `RequestDecoder.decode`, which knows every case, and goes on behind it. So a scan never raises.
+           that one to `RequestDecoder.decode` or `decode_response`, which know every case, and goes on behind it. So a
+           scan never raises.
 Context:   the first 32 bytes after an add's length are its word, master key and ledger id. They are equal for all adds
            that one writer sends to one ledger, so one comparison of bytes tells whether anything but the entry
            changed, and a dict from context to ledger replaces look-up and key check once a context has passed them.
@@ -202,3 +203,43 @@ def scan_add_responses(buffer: Buffer, start: int, end: int) -> AddResponseRun:
         add_ledger_id(ledger_id)
         add_entry_id(entry_id)
     return AddResponseRun(start + len(codes) * HEADER.size, codes, ledger_ids, entry_ids)
+
+
+def encode_reads(ledger_id: int, entry_ids: Iterable[int]) -> bytes:
+    """Plain v2 reads, one frame behind the other."""
+    pack = _READ.pack
+    return b"".join([pack(_READ_SIZE, _PLAIN_READ_WORD, ledger_id, entry_id) for entry_id in entry_ids])
+
+
+class ReadResponseRun(NamedTuple):
+    end: int
+    keys: list[tuple[int, int]]
+    """(ledger id, entry id)"""
+    codes: list[int]
+    """Numbers as received: `codes.code_of_number` for each that is not 0."""
+    bodies: list[Buffer]
+
+
+def scan_read_responses(buffer: Buffer, start: int, end: int, *, is_ours: bool) -> ReadResponseRun:
+    """All whole answers to v2 reads from `start` on. Bodies are copies, or views of the buffer if it `is_ours`."""
+    keys: list[tuple[int, int]] = []
+    codes: list[int] = []
+    bodies: list[Buffer] = []
+    add_key, add_code, add_body = keys.append, codes.append, bodies.append
+    unpack = HEADER.unpack_from
+    header_bytes = HEADER.size
+    size_max = FRAME_BYTES_MAX - PREFIX_BYTES
+    view = memoryview(buffer)
+    last = end - header_bytes
+    position = start
+    while position <= last:
+        size, word, code, ledger_id, entry_id = unpack(buffer, position)
+        following = position + PREFIX_BYTES + size
+        if word != _READ_RESPONSE_WORD or following > end or size < HEADER_BODY_BYTES or size > size_max:
+            break
+        body = view[position + header_bytes : following]
+        add_key((ledger_id, entry_id))
+        add_code(code)
+        add_body(body if is_ours else bytes(body))
+        position = following
+    return ReadResponseRun(position, keys, codes, bodies)

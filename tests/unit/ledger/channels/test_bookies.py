@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from collections.abc import AsyncIterator
@@ -179,14 +180,16 @@ class TestChannels:
         with pytest.raises(BookieUnavailableError, match="too many"):
             await bookies.channel(cluster.bookie_ids[0], ledger_id=LEDGER)
 
-    async def test_a_lost_channel_is_replaced(self, cluster: BookieCluster, bookies: Bookies) -> None:
+    async def test_a_lost_channel_is_replaced(self, cluster: BookieCluster) -> None:
         bookie = cluster.bookie_ids[0]
-        old = await bookies.channel(bookie)
-        await cluster.restart(0)
-        await until(lambda: old.is_lost, "the old one is lost")
-        new = await bookies.channel(bookie)
-        assert new is not old
-        assert (await new.request(ASK, timeout_s=SECONDS)).code is Code.ENOLEDGER
+        async with bookies_of(cluster, ledger=LedgerConfig(reconnect_backoff_ms=1)) as bookies:
+            old = await bookies.channel(bookie)
+            assert (await old.request(ASK, timeout_s=SECONDS)).code is Code.ENOLEDGER
+            await cluster.restart(0)
+            await until(lambda: old.is_lost, "the old one is lost")
+            new = await bookies.channel(bookie)
+            assert new is not old
+            assert (await new.request(ASK, timeout_s=SECONDS)).code is Code.ENOLEDGER
 
     async def test_lost_channels_are_forgotten(self, cluster: BookieCluster, bookies: Bookies) -> None:
         for _ in range(CHANNELS_PER_BOOKIE_MAX + 1):
@@ -223,6 +226,45 @@ class TestChannels:
                 return sum("tried again" not in message for message in messages) >= 5
 
             await until(fail, "five attempts were made")
+
+    async def test_a_connection_that_is_accepted_and_closed_at_once_is_a_failed_attempt(
+        self, cluster: BookieCluster
+    ) -> None:
+        ledger = LedgerConfig(reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+        async with closing_server(kept=0) as server, bookies_of(cluster, ledger=ledger) as bookies:
+            with contextlib.suppress(BookieUnavailableError):
+                lost = await bookies.channel(server.bookie_id)
+                await until(lambda: lost.is_lost and not bookies._ways[server.bookie_id].channels, "it is lost")
+            with pytest.raises(BookieUnavailableError, match=r"tried again in \d+ ms"):
+                await bookies.channel(server.bookie_id)
+            assert server.accepted == 1
+
+    async def test_the_delay_grows_although_every_connection_is_accepted(self, cluster: BookieCluster) -> None:
+        ledger = LedgerConfig(reconnect_backoff_ms=20, reconnect_backoff_max_ms=60_000)
+        async with closing_server(kept=0) as server, bookies_of(cluster, ledger=ledger) as bookies:
+
+            async def is_set_aside() -> bool:
+                with contextlib.suppress(BookieUnavailableError):
+                    await bookies.channel(server.bookie_id)
+                return bookies._ways[server.bookie_id]._failures >= 3
+
+            await until(is_set_aside, "three attempts have failed in a row")
+
+    async def test_a_second_channel_that_is_closed_at_once_is_not_tried_for_ever(self, cluster: BookieCluster) -> None:
+        async with closing_server(kept=1) as server, bookies_of(cluster) as bookies:
+            first = await bookies.channel(server.bookie_id, ledger_id=LEDGER)
+            first.attach(LEDGER, Writer())
+
+            async def second() -> None:
+                channel = await bookies.channel(server.bookie_id, ledger_id=LEDGER)
+                await until(lambda: channel.is_lost, "it is lost")
+                await bookies.channel(server.bookie_id, ledger_id=LEDGER)
+
+            async with asyncio.timeout(SECONDS):
+                with pytest.raises(BookieUnavailableError):
+                    await second()
+            assert server.accepted <= 3
+            assert not first.is_lost
 
     async def test_who_leaves_does_not_end_the_attempt_for_others(
         self, cluster: BookieCluster, bookies: Bookies
@@ -286,6 +328,37 @@ class TestChannels:
             await until(lambda: channel.is_lost, "its end is heard of")
             with pytest.raises(BookieUnavailableError, match="is not running"):
                 await bookies.channel(cluster.bookie_ids[0])
+
+
+class ClosingServer:
+    """Accepts connections, keeps the first few, and closes all further ones at once."""
+
+    def __init__(self, kept: int) -> None:
+        self.accepted = 0
+        self.bookie_id = BookieId("")
+        self._kept = kept
+        self._transports: list[asyncio.StreamWriter] = []
+
+    async def accept(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self._transports.append(writer)
+        if self.accepted > self._kept:
+            writer.transport.abort()
+
+    def abort(self) -> None:
+        for writer in self._transports:
+            writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def closing_server(*, kept: int) -> AsyncIterator[ClosingServer]:
+    closing = ClosingServer(kept)
+    server = await asyncio.start_server(closing.accept, "127.0.0.1", 0)
+    closing.bookie_id = BookieId(f"localhost:{server.sockets[0].getsockname()[1]}")
+    yield closing
+    server.close()
+    closing.abort()
+    await server.wait_closed()
 
 
 def test_a_first_delay_above_the_longest_is_refused() -> None:

@@ -11,9 +11,7 @@ from magnetar.errors import BookieUnavailableError, MagnetarError, RequestTimeou
 from magnetar.ids import BookieId
 from magnetar.ledger.bookie_channel import BookieChannel
 from magnetar.ledger.connection import RECEIVE_BYTES
-from magnetar.ledger.read_answers import encode_reads, scan_read_responses
 from magnetar.testing.waiting import until
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.hot_path import encode_add_responses, read_response_header
@@ -119,7 +117,7 @@ class TestSilence:
             await asyncio.sleep(0)
             await channel.aclose()
             assert isinstance(await asyncio.gather(asked, return_exceptions=True), list)
-            assert channel._deadlines._timer is None
+            assert channel._requests._deadlines._timer is None
 
     async def test_a_bookie_may_owe_only_so_many_answers(self) -> None:
         config = dataclasses.replace(CONFIG, requests_in_flight_max=3)
@@ -342,18 +340,3 @@ class TestFraming:
             await until(lambda: len(reader.answers) == len(sizes), "everything is answered")
             assert [bytes(body) for _, body in reader.answers.values()] == bodies
             assert len(channel._compact._buffer) == RECEIVE_BYTES
-
-    def test_a_run_of_reads_is_what_the_codec_makes_one_by_one(self) -> None:
-        one_by_one = b"".join(encode_request(ReadEntry(LEDGER, entry_id, version=V2)) for entry_id in range(5))
-        assert encode_reads(LEDGER, range(5)) == one_by_one
-
-    def test_a_run_of_read_answers_ends_at_the_first_that_is_no_whole_one(self) -> None:
-        whole = frame(entry_id=1, body=b"one") + frame(entry_id=2, code=Code.ENOENTRY)
-        for rest in (
-            b"",
-            frame(entry_id=3, body=b"xyz")[:-1],
-            encode_add_responses([LEDGER], [0], [0]),
-            b"\0\0\0\1" * 9,
-        ):
-            run = scan_read_responses(bytearray(whole + rest), 0, len(whole + rest), is_ours=False)
-            assert run == (len(whole), [(LEDGER, 1), (LEDGER, 2)], [0, Code.ENOENTRY], [b"one", b""])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.bookkeeper.availability import Group, decode_availability, encode_availability
+from magnetar.wire.bookkeeper.availability import AvailabilityEncoder, Group, decode_availability, encode_availability
 from tests.unit.wire.bookkeeper.samples import golden
 
 
@@ -38,6 +38,15 @@ def test_exactly_the_encoded_entries_are_in_the_list(entries: set[int]) -> None:
     assert {entry for entry in range(-2, 65) if any(entry in group for group in groups)} == entries
     assert [entry for group in groups for entry in group] == sorted(entries)
     assert sum(group.count for group in groups) == len(entries)
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(1, 10))
+def test_list_that_is_made_bit_by_bit_is_the_same(entries: set[int], step: int) -> None:
+    ascending = sorted(entries)
+    encoder = AvailabilityEncoder()
+    for first in range(0, len(ascending), step):
+        encoder.add(ascending[first : first + step])
+    assert encoder.encoded() == encode_availability(ascending)
 
 
 def test_repeated_entry_counts_once() -> None:

@@ -15,10 +15,12 @@ from magnetar.wire.bookkeeper.hot_path import (
     AddRun,
     encode_add_responses,
     encode_adds_done,
+    encode_reads,
     parse_context,
     read_response_header,
     scan_add_responses,
     scan_adds,
+    scan_read_responses,
     scan_reads,
 )
 from magnetar.wire.bookkeeper.messages import AddEntry, AddResponse, AnyRequest, ReadEntry, ReadResponse, Refusal
@@ -197,6 +199,36 @@ def test_add_response_with_bytes_behind_it_ends_the_run() -> None:
     buffer = plain + longer + plain
     assert scan_add_responses(buffer, 0, len(buffer)).end == len(plain)
     assert decode_responses(buffer, 0, len(buffer), 2) == ([AddResponse(Code.EOK, 1, 2, version=2)] * 3, len(buffer))
+
+
+def test_run_of_reads_is_what_the_plain_encoder_makes_one_by_one() -> None:
+    one_by_one = b"".join(encode_request(ReadEntry(7, entry_id, version=2)) for entry_id in range(5))
+    assert encode_reads(7, range(5)) == one_by_one
+    assert encode_reads(7, []) == b""
+
+
+def test_client_takes_read_responses_as_a_run_up_to_the_first_that_is_no_whole_one() -> None:
+    whole = read_response_header(7, 1, 3) + b"one" + read_response_header(7, 2, 0, Code.ENOENTRY)
+    for rest in (
+        b"",
+        read_response_header(7, 3, 3) + b"xy",
+        encode_adds_done(7, [0]),
+        b"\0\0\0\1" * 9,
+        (19).to_bytes(4, "big") + read_response_header(7, 3, 0)[4:],
+        (2**31).to_bytes(4, "big") + read_response_header(7, 3, 0)[4:],
+    ):
+        buffer = bytearray(b"-" + whole + rest)
+        run = scan_read_responses(buffer, 1, len(buffer), is_ours=False)
+        assert run == (1 + len(whole), [(7, 1), (7, 2)], [0, Code.ENOENTRY], [b"one", b""])
+
+
+def test_bodies_of_read_responses_are_copies_unless_the_buffer_is_ours() -> None:
+    frame = read_response_header(7, 1, 3) + b"one"
+    for is_ours, seen in ((False, b"one"), (True, b"ONE")):
+        buffer = bytearray(frame)
+        (body,) = scan_read_responses(buffer, 0, len(buffer), is_ours=is_ours).bodies
+        buffer[-3:] = b"ONE"
+        assert bytes(body) == seen
 
 
 def test_entry_too_large_for_a_frame_is_refused_before_it_is_sent() -> None:

@@ -1,0 +1,320 @@
+"""The requests of a channel: asked in v2 or v3, answered, out of time, or given up.
+
+Versions:  reads of entries and batch reads travel in v2; whatever v2 has no request for, a read that fences, and a
+           read whose answer in v2 could be taken for another's, in v3. That connection is opened when it is first
+           needed, and requests wait for it.
+Told once: every request is in the books (`_owed`, the wheel of deadlines, a connection) until it is over, and leaves
+           all of them before whoever asked is told.
+Read next: pending_requests.py, compact_connection.py, full_connection.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from magnetar.config.ledger import LedgerConfig
+from magnetar.errors import BookieUnavailableError, LocalProtocolError, MagnetarError, RequestTimeoutError
+from magnetar.ids import BookieId
+from magnetar.ledger.channel import Channel, ReadListener
+from magnetar.ledger.compact_connection import CompactConnection
+from magnetar.ledger.connection import Connection
+from magnetar.ledger.deadlines import Deadlines
+from magnetar.ledger.full_connection import FullConnection
+from magnetar.ledger.pending_requests import Pending, PendingReads, PendingRequest, own_copy
+from magnetar.wire.bookkeeper.client import encode_request
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.bookkeeper.hot_path import encode_reads
+from magnetar.wire.bookkeeper.messages import V3, AddEntry, AnyRequest, AnyResponse, BatchRead, ReadEntry, ReadResponse
+
+_Awaited: TypeAlias = tuple[asyncio.Future[AnyResponse], Pending]
+
+
+class RequestsOwner(Protocol):
+    """The channel, as its requests see it."""
+
+    @property
+    def error(self) -> MagnetarError | None: ...
+    async def open(self, make: Callable[[], Connection]) -> None:
+        """Makes another connection, or raises a MagnetarError."""
+
+    def on_used(self) -> None: ...
+    def on_silence(self, connection: Connection | None, patience_s: float) -> None:
+        """A request ran out of time on this connection."""
+
+    def on_room(self) -> None:
+        """On the v3 connection."""
+
+    def on_connection_lost(self, error: MagnetarError) -> None: ...
+    def lose(self, error: MagnetarError) -> None: ...
+
+
+class ChannelRequests:
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        config: LedgerConfig,
+        owner: RequestsOwner,
+        channel: Channel,
+        compact: CompactConnection,
+    ) -> None:
+        """`channel`: the owner, as listeners see it."""
+        self._bookie_id = bookie_id
+        self._config = config
+        self._owner = owner
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
+        self._owed = 0
+        self._numbers = 0
+        self.has_answered = False
+        """The bookie, anything at all."""
+        self._compact = compact
+        self._full: FullConnection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._waiting: dict[PendingRequest, bytes] = {}  # Frames for the v3 connection.
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._owed
+
+    @property
+    def is_full_writable(self) -> bool:
+        return self._full is None or self._full.is_writable
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def request(self, request: AnyRequest, *, timeout_s: float) -> AnyResponse:
+        future, pending = self._ask(request, timeout_s)
+        try:
+            return await future
+        finally:
+            self.give_up(pending)  # If nobody waits any more; otherwise it is over.
+
+    def send_reads(
+        self, ledger_id: int, entry_ids: Sequence[int], listener: ReadListener, *, timeout_s: float
+    ) -> PendingReads:
+        self._check_room(self._compact, len(entry_ids))
+        compact = self._compact
+        plain, ambiguous = entry_ids, []
+        if compact.given_up:
+            plain = [entry_id for entry_id in entry_ids if not compact.is_ambiguous(ledger_id, entry_id)]
+            ambiguous = [entry_id for entry_id in entry_ids if compact.is_ambiguous(ledger_id, entry_id)]
+            if ambiguous:
+                self._check_room(self._full, len(entry_ids))
+        reads = PendingReads(self, self._channel, timeout_s, ledger_id, plain, listener)
+        assert len(reads.unanswered) == len(plain), "an entry is asked for once"
+        if plain:
+            compact.expect_reads(reads)
+            self._begin(reads)
+            compact.send((encode_reads(ledger_id, plain),))
+        for entry_id in ambiguous:
+            self._read_apart(reads, entry_id)
+        return reads
+
+    def _read_apart(self, reads: PendingReads, entry_id: int) -> None:
+        pending = self._ask_full(ReadEntry(reads.ledger_id, entry_id), reads.timeout_s)
+        reads.apart.append(pending)
+
+        def tell(future: asyncio.Future[AnyResponse]) -> None:
+            error = future.exception()
+            if error is None:
+                response = future.result()
+                body = response.body if isinstance(response, ReadResponse) else b""
+                reads.listener.on_read_answers(self._channel, [entry_id], [int(response.code)], [body])
+            else:
+                assert isinstance(error, MagnetarError)
+                reads.listener.on_reads_failed(self._channel, [entry_id], error)
+
+        pending.future.add_done_callback(tell)
+
+    def _ask(self, request: AnyRequest, timeout_s: float) -> _Awaited:
+        """Encoded first: what cannot be sent is not awaited. Room counts only where the request travels."""
+        match request:
+            case ReadEntry(version=version, fence=False) if version != V3:
+                if not self._compact.is_ambiguous(request.ledger_id, request.entry_id):
+                    self._check_room(self._compact)
+                    return self._ask_read(request, timeout_s)
+            case BatchRead(version=version) if version != V3:
+                self._check_room(self._compact)
+                batch = self._ask_batch(request, timeout_s)
+                return batch.future, batch
+            case ReadEntry():
+                pass
+            case _ if request.version != V3:
+                raise LocalProtocolError(f"{type(request).__name__} is asked in v3, or by the calls for adds")
+        if isinstance(request, AddEntry):
+            self._check_alive()
+        else:
+            self._check_room(self._full)
+        pending = self._ask_full(request, timeout_s)
+        return pending.future, pending
+
+    def _ask_read(self, request: ReadEntry, timeout_s: float) -> _Awaited:
+        frame = encode_request(request)
+        single = _Single(self._loop.create_future(), request)
+        reads = PendingReads(self, self._channel, timeout_s, request.ledger_id, (request.entry_id,), single)
+        self._compact.expect_reads(reads)
+        self._begin(reads)
+        self._compact.send((frame,))
+        return single.future, reads
+
+    def _ask_batch(self, request: BatchRead, timeout_s: float) -> PendingRequest:
+        number = self._compact.next_batch_number()
+        frame = encode_request(dataclasses.replace(request, request_id=number))
+        pending = PendingRequest(self, timeout_s, request, number)
+        self._compact.expect_batch(pending)
+        self._begin(pending)
+        self._compact.send((frame,))
+        return pending
+
+    def _ask_full(self, request: AnyRequest, timeout_s: float) -> PendingRequest:
+        self._numbers += 1
+        number = self._numbers
+        frame = encode_request(dataclasses.replace(request, version=V3, txn_id=number))
+        pending = PendingRequest(self, timeout_s, request, number, is_full=True)
+        self._begin(pending)
+        if self._full is not None:
+            self._full.ask(frame, pending)
+        else:
+            self._waiting[pending] = frame
+            if self._opening is None:
+                self._opening = self._loop.create_task(self._open_full(), name=f"bookie-v3 {self._bookie_id}")
+        return pending
+
+    async def _open_full(self) -> None:
+        connection = FullConnection(self._bookie_id, self, unsent_bytes_max=self._config.channel_unsent_bytes_max)
+        try:
+            await self._owner.open(lambda: connection)
+        except MagnetarError as error:
+            waiting, self._waiting = self._waiting, {}
+            for pending in waiting:
+                self._settle(pending, 1)
+                pending.fail(error)
+            return
+        finally:
+            self._opening = None
+        self._full = connection
+        if (lost := self._owner.error) is not None:
+            connection.lose(lost)
+            return
+        waiting, self._waiting = self._waiting, {}
+        for pending, frame in waiting.items():
+            connection.ask(frame, pending)
+
+    def _check_alive(self) -> None:
+        if (error := self._owner.error) is not None:
+            raise BookieUnavailableError(str(error))
+
+    def _check_room(self, connection: Connection | None, answers: int = 1) -> None:
+        """None: that one will be opened."""
+        self._check_alive()
+        if connection is not None and not connection.is_writable:
+            raise BookieUnavailableError(f"bookie {self._bookie_id} does not read what it is sent")
+        if self._owed + answers > self._config.requests_in_flight_max:
+            raise BookieUnavailableError(
+                f"bookie {self._bookie_id} owes {self._owed} answers, and may owe "
+                f"{self._config.requests_in_flight_max} (ledger.requests_in_flight_max)"
+            )
+
+    # --- how they end -------------------------------------------------------------------------------------------------
+
+    def _begin(self, pending: Pending) -> None:
+        self._owed += pending.owed
+        self._deadlines.add(pending, pending.timeout_s)
+        self._owner.on_used()
+
+    def on_answered(self, pending: Pending, answers: int) -> None:
+        self.has_answered = True
+        self._settle(pending, answers)
+
+    def _settle(self, pending: Pending, answers: int) -> None:
+        self._owed -= answers
+        if pending.owed == answers:
+            self._deadlines.discard(pending)
+
+    def give_up(self, pending: Pending) -> None:
+        if pending.is_over:
+            return
+        self._forget(pending)
+        pending.is_over = True
+
+    def on_expired(self, pending: Pending) -> None:
+        self._forget(pending)
+        pending.fail(
+            RequestTimeoutError(f"bookie {self._bookie_id} did not answer within {round(pending.timeout_s * 1000)} ms")
+        )
+        is_full = isinstance(pending, PendingRequest) and pending.is_full
+        self._owner.on_silence(self._full if is_full else self._compact, pending.timeout_s)
+
+    def _forget(self, pending: Pending) -> None:
+        """It is not over yet; its answers, should they come, are for nobody."""
+        self._owed -= pending.owed
+        self._deadlines.discard(pending)
+        if isinstance(pending, PendingRequest) and pending.is_full:
+            self._waiting.pop(pending, None)
+            if self._full is not None:
+                self._full.give_up(pending)
+            return
+        self._compact.give_up(pending)
+        if self._compact.given_up > self._config.requests_in_flight_max:
+            error = BookieUnavailableError(f"bookie {self._bookie_id} owes too many answers that came too late")
+            self._owner.lose(error)
+
+    # --- the v3 connection's side -------------------------------------------------------------------------------------
+
+    def on_room(self) -> None:
+        self._owner.on_room()
+
+    def on_connection_lost(self, error: MagnetarError) -> None:
+        self._owner.on_connection_lost(error)
+
+    def break_connection(self, error: MagnetarError) -> None:
+        if self._full is not None:
+            self._full.lose(error)
+
+    def fail_all(self, error: MagnetarError) -> None:
+        """The channel is lost."""
+        if self._opening is not None:
+            self._opening.cancel()
+        self._deadlines.clear()
+        unanswered = self._compact.unanswered() + list(self._waiting)
+        self._waiting = {}
+        if self._full is not None:
+            unanswered += self._full.unanswered()
+        for pending in unanswered:
+            pending.fail(error)
+        self._owed = 0
+
+    async def wait_closed(self) -> None:
+        """Of a channel that is lost."""
+        if (opening := self._opening) is not None:
+            opening.cancel()
+            await asyncio.wait([opening])
+        if self._full is not None:
+            await self._full.closed.wait()
+
+
+class _Single(ReadListener):
+    """One read that is awaited like any other request."""
+
+    def __init__(self, future: asyncio.Future[AnyResponse], request: ReadEntry) -> None:
+        self.future = future
+        self._request = request
+
+    def on_read_answers(
+        self, channel: Channel, entry_ids: Sequence[int], codes: Sequence[int], bodies: Sequence[Buffer]
+    ) -> None:
+        del channel
+        if not self.future.done():
+            version = self._request.version
+            answer = ReadResponse(Code(codes[0]), self._request.ledger_id, entry_ids[0], bodies[0], version=version)
+            self.future.set_result(answer)
+
+    def on_reads_failed(self, channel: Channel, entry_ids: Sequence[int], error: MagnetarError) -> None:
+        del channel, entry_ids
+        if not self.future.done():
+            self.future.set_exception(own_copy(error))

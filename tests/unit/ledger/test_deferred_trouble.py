@@ -1,0 +1,166 @@
+"""Writers with deferred sync, whose adds share the v3 connection of a bookie with everybody's other requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.errors import BookieUnavailableError, EntryTooLargeError, WriterFailedError
+from magnetar.ids import BookieId
+from magnetar.ledger.channel import Channel
+from magnetar.ledger.full_connection import FullConnection
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
+from tests.unit.ledger.writing import WriterWorld, writer_world
+
+ENTRY = bytes(12_000)
+SECONDS = 10.0
+
+
+async def add_in_bursts(writer: LedgerWriter, entries: int) -> list[int | BaseException]:
+    adds = []
+    for _ in range(2):
+        adds += [asyncio.ensure_future(writer.add(ENTRY)) for _ in range(entries)]
+        for _ in range(4):  # The first burst is with the transport, which asks to wait, when the second comes.
+            await asyncio.sleep(0)
+    return await asyncio.gather(*adds, return_exceptions=True)
+
+
+async def test_bursts_of_deferred_adds_are_no_reason_to_give_healthy_bookies_up() -> None:
+    async with (
+        writer_world(3, channel_unsent_bytes_max=2**20) as world,
+        await world.client.create(ack_quorum=2, deferred_sync=True) as writer,
+    ):
+        await writer.add(b"connected")
+        burst = 1_200  # More than the system takes for a bookie that has not read yet.
+        assert await add_in_bursts(writer, burst) == list(range(1, 2 * burst + 1))
+
+
+async def test_bursts_of_several_deferred_writers_at_once_are_none_either() -> None:
+    async with writer_world(3, channel_unsent_bytes_max=2**20, requests_in_flight_max=200) as world:
+        writers = [await world.client.create(ack_quorum=2, deferred_sync=True) for _ in range(4)]
+        await asyncio.gather(*[writer.add(b"connected") for writer in writers])
+        for added in await asyncio.gather(*[add_in_bursts(writer, 300) for writer in writers]):
+            assert added == list(range(1, 601))
+        for writer in writers:
+            await writer.close()
+
+
+async def test_deferred_writer_waits_for_a_connection_that_others_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        writer_world(3, slow_bookie_wait_ms=60_000) as world,
+        await world.client.create(ack_quorum=2, deferred_sync=True) as writer,
+    ):
+        await writer.add(b"connected")
+        await until(lambda: not writer._engine.unanswered, "all have answered")
+        with monkeypatch.context() as patch:
+            patch.setattr(FullConnection, "is_writable", False)
+            assert await writer.add(b"sent") == 1
+            waiting = asyncio.ensure_future(writer.add(b"in line"))
+            await asyncio.sleep(0)
+            assert not writer.has_room
+            assert writer.last_pushed == 1
+        for connection in full_connections(writer):
+            connection.on_writable()
+        assert await waiting == 2
+
+
+def full_connections(writer: LedgerWriter) -> list[FullConnection]:
+    channels: list[Any] = [seat.channel for seat in writer._engine.seats]
+    return [channel._requests._full for channel in channels]
+
+
+async def test_deferred_writer_fails_when_it_waited_too_long_for_a_full_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with writer_world(3, slow_bookie_wait_ms=100) as world:
+        writer = await world.client.create(ack_quorum=2, deferred_sync=True)
+        await writer.add(b"connected")
+        with monkeypatch.context() as patch:
+            patch.setattr(FullConnection, "is_writable", False)
+            await writer.add(b"sent")
+            async with asyncio.timeout(SECONDS):
+                with pytest.raises(WriterFailedError, match="too slow"):
+                    await writer.add(b"in line")
+        await writer.release()
+
+
+async def test_deferred_entry_that_only_v2_could_carry_is_refused_and_the_writer_goes_on() -> None:
+    async with writer_world(3) as world, await world.client.create(deferred_sync=True) as writer:
+        largest = writer._engine.payload_bytes_max
+        assert FRAME_BYTES_MAX - 150 < largest < FRAME_BYTES_MAX - 100
+        with pytest.raises(EntryTooLargeError, match="make smaller entries"):
+            await writer.add(bytes(largest + 1))
+        assert await writer.add(bytes(largest)) == 0
+
+
+async def test_burst_of_deferred_adds_leaves_room_for_requests_of_others() -> None:
+    async with (
+        writer_world(3, channel_unsent_bytes_max=2**20) as world,
+        await world.client.create(ack_quorum=2, deferred_sync=True) as writer,
+    ):
+        await writer.add(b"connected")
+        adds = [asyncio.ensure_future(writer.add(ENTRY)) for _ in range(2_400)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+            assert all(seat.channel is not None and seat.channel.is_full_writable for seat in writer._engine.seats)
+        assert writer.last_pushed < len(adds)  # Some wait in line.
+        await asyncio.gather(*adds)
+
+
+# --- a bookie that cannot be reached at the beginning -----------------------------------------------------------------
+
+
+def make_unreachable(world: WriterWorld, bad: BookieId) -> None:
+    reach = world.client.bookies.channel
+
+    async def channel(bookie_id: BookieId, *, ledger_id: int | None = None) -> Channel:
+        if bookie_id == bad:
+            raise BookieUnavailableError("nobody is there")
+        return await reach(bookie_id, ledger_id=ledger_id)
+
+    world.client.bookies.channel = channel  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_deferred_writer_is_not_created_without_all_of_its_bookies_and_nothing_is_left_of_it(number: int) -> None:
+    async with writer_world(3) as world:
+        make_unreachable(world, world.cluster.bookie_ids[number])
+        for _ in range(3):
+            with pytest.raises(WriterFailedError, match="nobody is there"):
+                await world.client.create(ack_quorum=2, deferred_sync=True)
+        ways = world.client.bookies._ways.values()
+        assert not [list(channel._writers) for way in ways for channel in way.channels if channel._writers]
+        assert world.client.statistics().writers_open == 0
+        assert [ledger async for ledger in world.client.list()] == []
+
+
+async def test_id_of_a_ledger_that_was_not_created_can_be_used_again() -> None:
+    async with writer_world(3) as world:
+        reach = world.client.bookies.channel
+        make_unreachable(world, world.cluster.bookie_ids[0])
+        with pytest.raises(WriterFailedError):
+            await world.client.create(deferred_sync=True, ledger_id=77)
+        world.client.bookies.channel = reach  # type: ignore[method-assign]
+        async with await world.client.create(deferred_sync=True, ledger_id=77) as writer:
+            assert await writer.add(b"entry") == 0
+
+
+async def test_channel_does_not_wait_for_answers_that_were_requests_of_a_deferred_writer() -> None:
+    async with writer_world(3) as world:
+        writer = await world.client.create(deferred_sync=True)
+        await writer.add(b"connected")
+        channels = [seat.channel for seat in writer._engine.seats]
+        for bookie in range(3):
+            world.cluster.hang(bookie)
+        add = asyncio.ensure_future(writer.add(b"undecided"))
+        await until(lambda: writer._engine.unanswered, "it is sent")
+        await writer.release()
+        await asyncio.wait([add])
+        assert add.exception() is not None
+        assert all(channel is not None and channel.can_attach(writer.ledger_id) for channel in channels)
+        for bookie in range(3):
+            world.cluster.wake(bookie)
