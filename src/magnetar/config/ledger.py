@@ -221,7 +221,7 @@ class LedgerConfig:
         bookkeeper="recoveryReadBatchSize",
     )
     recovery_timeout_ms: int = knob(
-        120_000,
+        30_000,
         "A recovery that is not done by then gives up, without having changed anything.",
         at_least=1,
         at_most=86_400_000,

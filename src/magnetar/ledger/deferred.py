@@ -45,6 +45,9 @@ class DeferredWriteEngine(WriteEngine[Token]):
     def _request(self, entry_id: int, body: bytes, number: int = 0) -> AddEntry:
         return AddEntry(self.ledger_id, entry_id, self.keys.master_key, body, deferred_sync=True, txn_id=number)
 
+    def _joined(self, frames: list[Buffer]) -> list[Buffer]:
+        return frames  # Each entry is a request of its own.
+
     def _hand_over(self, seat: Seat, channel: Channel, frames: list[Buffer]) -> None:
         for header, payload in zip(frames[::2], frames[1::2], strict=True):
             body = bytes(header[_BODY_AT:]) + payload

@@ -6,9 +6,9 @@ Undecided: asked again, with longer and longer pauses, until no time is left for
            or a connection that is full just now, is no reason to give a ledger up.
 Ensemble:  the last one as it was when recovery began. A bookie that recovery itself put in the place of another never
            counts: it has what we wrote, which proves nothing.
-Window:    one entry at first, doubled with each that is found, up to `ledger.recovery_reads_in_flight_max`, and not
-           more than is expected to fit into `ledger.add_bytes_in_flight_max`: most ledgers end right behind the LAC,
-           and those that do not deserve the speed.
+Window:    one entry at first, one more for every two that are found, up to `ledger.recovery_reads_in_flight_max`, and
+           not more than is expected to fit into `ledger.add_bytes_in_flight_max`: most ledgers end right behind the
+           LAC, those that do not deserve the speed, and reading far past the end costs as much as reading.
 Read next: recovery.py
 """
 
@@ -104,6 +104,7 @@ class RecoveryReads:
         self._until = until
         self._next = int(first)
         self._window = 1
+        self._found = 0
         self._largest = 1
         self._reading: deque[asyncio.Task[Entry | None]] = deque()
 
@@ -124,7 +125,8 @@ class RecoveryReads:
         config = self._parts.config
         self._largest = max(self._largest, len(found.payload))
         fitting = config.add_bytes_in_flight_max // (self._largest * self._sizes.write)  # Everybody may send a copy.
-        self._window = max(1, min(self._window * 2, config.recovery_reads_in_flight_max, fitting))
+        self._found += 1
+        self._window = max(1, min(1 + self._found // 2, config.recovery_reads_in_flight_max, fitting))
 
     async def aclose(self) -> None:
         tasks = list(self._reading)

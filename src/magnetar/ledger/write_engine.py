@@ -57,6 +57,8 @@ TokenIn = TypeVar("TokenIn", contravariant=True)
 
 _LOOKS_PER_PATIENCE: Final = 4  # How often the clock is looked at within the shortest time that matters.
 _LOOK_S_MIN: Final = 0.001
+_BUFFERS_MAX: Final = 8
+_PAYLOAD_COPIED_MAX: Final = 16 * 1024
 _FRAME_HEAD_BYTES: Final = PREFIX_BYTES + WORD.size + MASTER_KEY_BYTES  # Of a v2 add, before the entry.
 
 
@@ -156,9 +158,10 @@ class WriteEngine(Generic[Token]):
 
     def submit(self, payload: Buffer, token: Token) -> int:
         """Sends the payload, which must not change any more, in this turn of the loop; returns its entry id."""
-        assert self.has_room, "submitted beyond the limits: ask has_room first"
-        self.check_size(payload)
         pending = self.pending
+        assert len(pending) < self._entries_max, "submitted beyond the limits: ask has_room first"
+        if len(payload) > self.payload_bytes_max:
+            self.check_size(payload)
         entry_id = pending.next_entry_id
         header = self._header(entry_id, self.lac, pending.length + len(payload), payload)
         pending.append(header, payload, token)
@@ -176,23 +179,29 @@ class WriteEngine(Generic[Token]):
         self._flushed = end
         self.carried_lac = self.lac
         if self.sizes.ensemble == self.sizes.write:
-            frames = pending.frames(0, first, end)
+            frames = self._joined(pending.frames(0, first, end))
             for seat in self.seats:
-                self.send(seat, frames)
+                self.send(seat, frames, end - first)
         else:
             for seat in self.seats:
-                self.send(seat, pending.frames(seat.position, first, end))
+                share = pending.frames(seat.position, first, end)
+                self.send(seat, share, len(share) // 2)
         if self._timer is None:
             self._look()
         self._repair.begin_if_needed()
 
-    def send(self, seat: Seat, frames: list[Buffer]) -> None:
+    def _joined(self, frames: list[Buffer]) -> list[Buffer]:
+        """Once for all bookies: many small buffers cost more to send, each time, than to copy. Large ones do not."""
+        few = len(frames) <= _BUFFERS_MAX
+        return frames if few or len(frames[1]) > _PAYLOAD_COPIED_MAX else [b"".join(frames)]
+
+    def send(self, seat: Seat, frames: list[Buffer], entries: int) -> None:
         """To whoever sits there; an empty or failed seat gets its share when somebody sits down."""
         channel = seat.channel
         if channel is None or not frames:
             return
         self._hand_over(seat, channel, frames)
-        seat.sent += len(frames) // 2
+        seat.sent += entries
         if seat.slow_since is None and self._is_slow(seat, channel, self._behind_max):
             seat.slow_since = self._loop.time()
             self._is_blocked = True
@@ -292,7 +301,7 @@ class WriteEngine(Generic[Token]):
             return
         frames = self.pending.frames(seat.position, self.pending.first_entry_id, self._flushed)
         self._resent += len(frames) // 2
-        self.send(seat, frames)
+        self.send(seat, frames, len(frames) // 2)
 
     def fail_seat(self, seat: Seat, error: MagnetarError) -> None:
         if seat.error is not None or self.error is not None:

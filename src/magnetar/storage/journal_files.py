@@ -9,8 +9,8 @@ Order:     removals, the rename and the new file's name are changes of one direc
 Spares:    a file that nobody needs any more becomes a spare, up to `spare_files_max` of them, and then the next file:
            groups that overwrite bytes change neither the file's size nor its blocks, which halves the time of their
            sync, and takes no new pages of memory. Its old name is gone for good before a byte of it is overwritten,
-           and its new header is durable before it gets its new name. What a former use left behind the groups has
-           another file id, so no reader takes it for a group.
+           so one of a former life is not used. Its new header is durable before it gets its new name. What a former
+           use left behind the groups has another file id, so no reader takes it for a group.
 Read next: journal_replay.py for how they are read
 """
 
@@ -80,14 +80,14 @@ class JournalFiles:
                 await self._rewrite(last)
         self.old = [OldFile(file.path, file.last_sequence) for file in replayed.files]
         self.next_sequence = replayed.next_sequence
-        await self._find_spares()
+        await self._remove_spares()
 
-    async def _find_spares(self) -> None:
-        """Those of a former life. One that was being prepared is as good as any."""
-        found = [f"{DIRECTORY}/{name}" for name in await self._disk.list(DIRECTORY) if name.endswith(_SPARE)]
-        self._spares = found[: self._spares_max]
-        for path in found[self._spares_max :]:
-            await self._disk.remove(path)
+    async def _remove_spares(self) -> None:
+        """Those of a former life. Perhaps it was killed, or its sync failed, before their new names were durable: then
+        they are still journal files on the device, and a byte written to one would be damage."""
+        for name in await self._disk.list(DIRECTORY):
+            if name.endswith(_SPARE):
+                await self._disk.remove(f"{DIRECTORY}/{name}")
 
     async def create(self, floor: int) -> JournalFile:
         """A file ready to be written: its header and its name are durable."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from magnetar.config.journal import JournalConfig
-from magnetar.errors import JournalDamagedError
+from magnetar.errors import JournalDamagedError, SyncFailedError
 from magnetar.sim.device import Crash, SimDevice
+from magnetar.sim.disk_faults import Fault
 from magnetar.storage.journal_format import FILE_HEADER_BYTES, decode_file_header, decode_group_header, file_name
 from tests.unit.storage.journal_worlds import Life, files, live, numbered, replay_of
 
@@ -85,19 +86,35 @@ async def test_only_what_was_written_last_is_replayed_from_a_file_that_is_used_a
     assert await replay_of(device, mark=20) == numbered(*bodies(21, 30), first=21)
 
 
-async def test_spares_of_a_former_life_are_used_and_those_beyond_the_limit_go() -> None:
+async def test_spares_of_a_former_life_go() -> None:
     device = SimDevice()
     life = await live(device, config=CONFIG)
     await life.write(*bodies(1, 20))
     await life.journal.forget_through(20)
     await life.crash(Crash.POWER_LOSS)
     assert len(spares(device)) == 2
-    fewer = JournalConfig(file_bytes_max=4_096, group_bytes_max=4_096, preallocated_bytes=0, spare_files_max=1)
-    life = await live(device, config=fewer, mark=20)
+    life = await live(device, config=CONFIG, mark=20)
     await life.wait_prepared()
     assert spares(device) == []
-    assert len(reused(device)) == 1
+    assert reused(device) == []
     await life.aclose()
+
+
+async def test_a_file_whose_new_name_never_became_durable_is_not_written_again() -> None:
+    device = SimDevice()
+    life = await live(device, config=CONFIG)
+    await life.write(*bodies(1, 20))
+    await life.wait_prepared()
+    device.faults.strike_next(Fault.SYNC_ERROR, "journal")
+    with pytest.raises(SyncFailedError):
+        await life.journal.forget_through(20)
+    assert spares(device), "as everybody sees it"
+    await life.crash(Crash.KILL)
+    life = await live(device, config=CONFIG, mark=20)
+    await life.write(*bodies(21, 30))
+    await life.wait_prepared()
+    await life.crash(Crash.DROP_UNSYNCED)
+    assert await replay_of(device, mark=20) == numbered(*bodies(21, 30), first=21)
 
 
 async def test_damage_before_an_intact_group_of_a_file_that_is_used_again_is_damage() -> None:
