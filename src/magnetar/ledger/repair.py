@@ -204,11 +204,13 @@ class Repair:
             chosen[position].bookie_id if position in chosen else bookie
             for position, bookie in enumerate(engine.change.ensemble)
         ]
+        # Also those whose own seat has a new bookie now: if that one is lost before the change, they still sit there.
+        excluded = (*ruled_out, *engine.change.ensemble)
         shortage: NotEnoughBookiesError | None = None
         for positions in (missing, *([position] for position in missing)):
             try:
                 new = engine.placement.replace_all(
-                    positions, ensemble, engine.sizes, engine.bookies.candidates(), exclude=tuple(ruled_out)
+                    positions, ensemble, engine.sizes, engine.bookies.candidates(), exclude=excluded
                 )
             except NotEnoughBookiesError as error:
                 shortage = shortage or error

@@ -78,6 +78,10 @@ class SimMachine:
         """What the location index at this path has on disk; to look at, or to break."""
         return self._images.setdefault(_normal(path), MemoryImage())
 
+    def put_index(self, path: str, image: MemoryImage) -> None:
+        """In the place of the one that is there: what a rename of its directory does."""
+        self._images[_normal(path)] = image
+
     def empty(self, path: str) -> None:
         """The disk, or this directory of it, was replaced: all below is gone. Only while no process runs."""
         device, directory = self._find(path)

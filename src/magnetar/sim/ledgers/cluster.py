@@ -1,0 +1,358 @@
+"""The cluster of one seed: bookies and clients as processes, each with its supervisor, and the metadata.
+
+Bookie:    node bookie-0, bookie-1 … with a device for each directory. Its supervisor starts it again after a moment,
+           whatever ended it; one whose disks were emptied or damaged refuses, and `operator` decides what happens then.
+Client:    node client-0 …; work runs as tasks of its process (`spawn`), so a crash takes it along.
+Down:      a node in `down` stays down until it is taken out, by whoever put it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.connection import Connection
+from magnetar.config.root import Config
+from magnetar.errors import MagnetarError
+from magnetar.ids import BookieId
+from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.bookkeeper.cluster import init_cluster
+from magnetar.runtime.metrics import Metrics
+from magnetar.sim.delay import Delay
+from magnetar.sim.device import Crash
+from magnetar.sim.ledgers.durable import DurableImage
+from magnetar.sim.ledgers.metadata import WatchedMetadata
+from magnetar.sim.ledgers.operator import put_in_limbo
+from magnetar.sim.ledgers.options import PORT, Options, journal_dirs, ledger_dirs
+from magnetar.sim.ledgers.tap import watched
+from magnetar.sim.ledgers.watch import BookieWatch, Watch
+from magnetar.sim.process import Process
+from magnetar.sim.process_store import ProcessStore
+from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.seeds import seeded
+from magnetar.sim.world import World
+from magnetar.storage.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.ordered_store import Changes
+
+START_LIMIT_S = 60.0
+
+
+@dataclass(slots=True)
+class BookieNode:
+    name: str
+    config: Config
+    watch: BookieWatch
+    bookie: Bookie | None = None
+    """While it serves."""
+    starts: int = 0
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class ClientNode:
+    name: str
+    config: Config
+    client: LedgerClient | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    work: list[asyncio.Task[None]] = field(default_factory=list)
+
+
+class WatchedIndex(MemoryStore):
+    """The index's twin, with somebody who sees what is written."""
+
+    def __init__(self, image: MemoryImage, seen: BookieWatch, watch: Watch) -> None:
+        super().__init__(image)
+        self._seen = seen
+        self._watch = watch
+
+    def write(self, changes: Changes) -> None:
+        self._watch.tell("on_index_write", self._seen, changes)
+        super().write(changes)
+        self._seen.image.on_index_written(changes)
+
+
+class Cluster:
+    """Made on the running loop of the world."""
+
+    def __init__(self, world: World, options: Options, watch: Watch) -> None:
+        self.world = world
+        self.options = options
+        self.watch = watch
+        self.random = seeded(f"{options.seed}/cluster")
+        self.down: dict[str, None] = {}
+        self.bookies: dict[str, BookieNode] = {}
+        self.clients: dict[str, ClientNode] = {}
+        self.operator: Callable[[BookieNode, BaseException], None] = lambda _node, _error: None
+        """Told of a bookie that refused to start, or could not be repaired; it is started again unless it is down."""
+        self.is_over = False
+        self.metadata = WatchedMetadata(world.entropy, options.client_config().metadata, watch)
+        world.on_crash.append(self.metadata.on_crash)
+        self._nodes_by_address: dict[str, str] = {}
+        self._cut: list[ProcessStore] = []
+        self._to_repair: dict[str, None] = {}
+
+    async def start(self) -> None:
+        """Returns when every bookie and every client has started once."""
+        self.store = self.metadata.connect()
+        await init_cluster(self.store, self.metadata.paths, self.world.entropy)
+        for number in range(self.options.bookies):
+            self._add_bookie(f"bookie-{number}")
+        for number in range(self.options.clients):
+            self.add_client(f"client-{number}")
+        await self.wait_until(
+            lambda: (
+                all(node.bookie for node in self.bookies.values())
+                and all(node.client for node in self.clients.values())
+            ),
+            "the cluster did not start",
+        )
+
+    async def wait_until(self, condition: Callable[[], bool], what: str, limit_s: float = START_LIMIT_S) -> None:
+        end = self.world.loop.now + limit_s
+        while not condition():
+            assert self.world.loop.now < end, what
+            await asyncio.sleep(0.005)
+
+    # --- bookies ------------------------------------------------------------------------------------------------------
+
+    def _add_bookie(self, name: str) -> None:
+        options = self.options
+        drift = self._clock() if "clock" in options.faults else (0.0, 0.0, 1.0)
+        machine = self.world.add_node(
+            name,
+            disk_timing=options.disk_timing,
+            offload_delay=Delay(0.0, 0.000_5),
+            clock_offset_ms=drift[0],
+            clock_drift=drift[1],
+            rate=drift[2],
+        )
+        for path in (*journal_dirs(options.journals), *ledger_dirs(options.ledger_dirs)):
+            machine.mount(path)
+        image = DurableImage(machine, options.journals, options.ledger_dirs)
+        bookie_id = BookieId(f"{name}:{PORT}")
+        seen = self.watch.bookies[bookie_id] = BookieWatch(name, bookie_id, machine, image)
+        self.bookies[name] = BookieNode(name, options.bookie_config(name), seen)
+        self._nodes_by_address[self.world.network.host(name).address] = name
+        self._watch_disks(seen)
+        self.start_bookie(name)
+
+    def _clock(self) -> tuple[float, float, float]:
+        random = self.random
+        return random.uniform(-5_000, 5_000), random.uniform(-0.01, 0.01), random.uniform(0.99, 1.01)
+
+    def _watch_disks(self, seen: BookieWatch) -> None:
+        def on_synced(path: str) -> None:
+            if path == "":
+                self.watch.tell("on_mark_moved", seen)
+            elif path == "logs":
+                self.watch.tell("on_log_names_synced", seen)
+
+        for device in seen.image.directories:
+            device.on_synced.append(on_synced)
+
+    def start_bookie(self, name: str) -> None:
+        if name in self.down or self.is_over or self.world.process(name) is not None:
+            return
+        node = self.bookies[name]
+        node.starts += 1
+        node.watch.sync_failed_s = None
+        image = node.watch.image
+        image.forget()
+        node.watch.durable_before = image.needed()
+        self.watch.counters["torn tails cut"] += image.torn_tails()
+        main = self._repair_main if name in self._to_repair else self._bookie_main
+        self.world.start(name, lambda runtime: main(node, runtime), on_exit=self._on_bookie_exit)
+
+    async def _bookie_main(self, node: BookieNode, runtime: SimRuntime) -> None:
+        seen = node.watch
+        machine = seen.machine
+
+        def open_index(path: str) -> MemoryStore:
+            seen.image.set_index_path(path)
+            return WatchedIndex(machine.index_image(path), seen, self.watch)
+
+        runtime.ordered_store = open_index
+        store = self.metadata.connect()
+        kind = watched(seen, self.watch, self._client_of)
+        try:
+            bookie = await kind.open(node.config, runtime, store, Metrics(), base="/")
+        except MagnetarError as error:
+            self.watch.note(f"{node.name} refuses to start: {error}")
+            self.watch.tell("on_bookie_refused", seen, error)
+            await store.aclose()
+            raise
+        node.bookie = bookie
+        bookie.table.ledgers_max = self.options.ledgers_in_memory
+        self.watch.note(f"{node.name} serves")
+        self.watch.tell("on_bookie_open", seen, bookie)
+        try:
+            await self._wait_end(node, bookie)
+        finally:
+            node.bookie = None
+            await bookie.aclose()
+            await store.aclose()
+        self.watch.tell("on_bookie_closed", seen)
+
+    async def _wait_end(self, node: BookieNode, bookie: Bookie) -> None:
+        failed = asyncio.ensure_future(bookie.wait_failed())
+        stopped = asyncio.ensure_future(node.stopping.wait())
+        try:
+            await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                self.watch.note(f"{node.name} fails: {failed.result()}")
+        finally:
+            for task in (failed, stopped):
+                task.cancel()
+            await asyncio.gather(failed, stopped, return_exceptions=True)
+
+    def stop_bookie(self, name: str) -> None:
+        """In order; it is not started again."""
+        self.down[name] = None
+        self.bookies[name].stopping.set()
+
+    def repair_bookie(self, name: str) -> None:
+        """Instead of the next start: an operator's command runs on its node."""
+        self._to_repair[name] = None
+
+    async def _repair_main(self, node: BookieNode, runtime: SimRuntime) -> None:
+        seen = node.watch
+        store = self.metadata.connect()
+        try:
+            await put_in_limbo(node.config, runtime, store, seen.machine)
+        finally:
+            await store.aclose()
+        self.watch.note(f"{node.name} is repaired")
+        self.watch.counters["bookies repaired"] += 1
+        self._to_repair.pop(node.name, None)
+        seen.emptied = False
+
+    def _on_bookie_exit(self, process: Process, error: BaseException | None) -> None:
+        node = self.bookies[process.name]
+        node.bookie = None
+        if error is not None and not isinstance(error, MagnetarError):
+            self.world.loop.fail(f"{process.name} ended with {error!r}", error)
+            return
+        if error is not None:
+            self.operator(node, error)
+        self._restart_later(process.name)
+
+    def _restart_later(self, name: str, delay_s: float | None = None) -> None:
+        if delay_s is None:
+            delay_s = self.random.choice((0.002, 0.02, 0.1, 0.4, 1.0)) * self.random.uniform(0.5, 1.0)
+        start = self.start_bookie if name in self.bookies else self.start_client
+        self.world.loop.call_later(delay_s, start, name, context=self.world.loop.root.context)
+
+    def crash(self, name: str, kind: Crash, *, restart_s: float | None = None) -> None:
+        """A bookie or a client; it comes back after a moment unless it is `down`."""
+        if name in self.bookies:
+            self.bookies[name].bookie = None
+        else:
+            self.clients[name].client = None
+        had_process = self.world.process(name) is not None
+        self.world.crash(name, kind)
+        if name in self.bookies:
+            self.bookies[name].watch.image.forget()
+        if had_process or name not in self.bookies:
+            self._restart_later(name, restart_s)
+
+    def _client_of(self, connection: Connection) -> str:
+        peer = getattr(connection, "peer", None)
+        return self._nodes_by_address.get(peer.host, "") if peer is not None else ""
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def add_client(self, name: str, *, config: Config | None = None) -> ClientNode:
+        drift = self._clock() if "clock" in self.options.faults else (0.0, 0.0, 1.0)
+        self.world.add_node(name, clock_offset_ms=drift[0], clock_drift=drift[1], rate=drift[2])
+        node = self.clients[name] = ClientNode(name, config or self.options.client_config())
+        self._nodes_by_address[self.world.network.host(name).address] = name
+        self.start_client(name)
+        return node
+
+    def start_client(self, name: str) -> None:
+        node = self.clients[name]
+        if self.is_over or node.stopping.is_set() or self.world.process(name) is not None:
+            return
+        node.work = []
+        self.world.start(name, lambda runtime: self._client_main(node, runtime), on_exit=self._on_client_exit)
+
+    async def _client_main(self, node: ClientNode, runtime: SimRuntime) -> None:
+        store = self.metadata.connect()
+        try:
+            async with LedgerClient(store, node.config, runtime) as client:
+                node.client = client
+                await node.stopping.wait()
+                node.client = None
+                await self._end_work(node)
+        finally:
+            await store.aclose()
+        self.watch.tell("on_client_closed", node.name)
+
+    async def _end_work(self, node: ClientNode) -> None:
+        for task in node.work:
+            task.cancel()
+        await asyncio.gather(*node.work, return_exceptions=True)
+
+    def _on_client_exit(self, process: Process, error: BaseException | None) -> None:
+        node = self.clients[process.name]
+        node.client = None
+        if error is not None and not isinstance(error, MagnetarError):
+            self.world.loop.fail(f"{process.name} ended with {error!r}", error)
+            return
+        if not node.stopping.is_set():
+            self._restart_later(process.name)
+
+    def spawn(self, node: ClientNode, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """As a task of the client's process. What it raises beyond expected errors fails the seed."""
+        process = self.world.process(node.name)
+        assert process is not None, f"{node.name} is not running"
+        task = self.world.loop.create_task(work, name=name, context=process.context.copy())
+        task.add_done_callback(self._on_work_done)
+        node.work.append(task)
+        return task
+
+    def _on_work_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.loop.fail(f"{task.get_name()} failed: {error!r}", error)
+
+    # --- faults that several cause ------------------------------------------------------------------------------------
+
+    def pause(self, name: str, pause_s: float) -> bool:
+        """For so long; its metadata session ends meanwhile, if that is longer than its timeout."""
+        process = self.world.process(name)
+        if process is None or process.is_paused:
+            return False
+        self.world.pause(name)
+        loop = self.world.loop
+        timeout_s = self.options.session_timeout_ms / 1000
+        if pause_s > timeout_s:
+            loop.call_later(timeout_s, self._expire, process, context=loop.root.context)
+        loop.call_later(pause_s, loop.resume, process, context=loop.root.context)
+        return True
+
+    def _expire(self, process: Process) -> None:
+        if process.is_alive and process.is_paused:
+            for store in self.metadata.stores_of(process.name):
+                self.world.loop.create_task(self._expire_store(store), context=self.world.loop.root.context)
+
+    async def _expire_store(self, store: ProcessStore) -> None:
+        await self.metadata.expire(store)
+
+    def resume_all(self) -> None:
+        for name in (*self.bookies, *self.clients):
+            self.world.resume(name)
+
+    def cut_metadata(self, name: str) -> None:
+        for store in self.metadata.stores_of(name):
+            self.metadata.cut(store)
+            self._cut.append(store)
+
+    def mend_metadata(self) -> None:
+        """Of all that were cut."""
+        stores, self._cut = self._cut, []
+        for store in stores:
+            if store.process is None or store.process.is_alive:
+                self.metadata.mend(store)

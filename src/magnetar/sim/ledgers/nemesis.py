@@ -1,0 +1,308 @@
+"""The nemesis: breaks the world of one seed, class by class (options.FAULTS), within what is promised.
+
+Atlas:     faults that destroy or corrupt what was synced strike only the seed's victims, of which there are fewer than
+           Qa. Everything else may strike anybody, at any time.
+Classes:   each has a task and a generator of its own: one that is taken away does not move the others' choices.
+Aimed:     blackout, drill and fates go for a take-over; uniform faults miss what is deep (aimed.py).
+End:       `stop` heals everything; victims may stay away for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from magnetar.errors import MetadataError
+from magnetar.ids import BookieId
+from magnetar.sim.device import Crash, SimDevice
+from magnetar.sim.disk_faults import Fault
+from magnetar.sim.ledgers.aimed import Aimed, Strike
+from magnetar.sim.ledgers.cluster import BookieNode, Cluster
+from magnetar.sim.ledgers.invariants.disks import DAMAGE
+from magnetar.sim.ledgers.watch import Watch
+from magnetar.sim.ledgers.workload import Workload
+from magnetar.sim.link import LinkDelay
+from magnetar.sim.seeds import seeded
+
+_REPAIRS_MAX: Final = 4  # Of one bookie in one seed.
+
+_REFUSALS = {
+    Fault.READ_ERROR: 0.002,
+    Fault.WRITE_ERROR: 0.001,
+    Fault.CUT_ERROR: 0.01,
+    Fault.SYNC_ERROR: 0.001,
+}
+_LOG_READ_ERROR: Final = 0.03  # Logs are read seldom: most entries are still in a cache when somebody asks.
+_LIES = {Fault.BIT_FLIP: 0.002, Fault.LATENT_SECTOR: 0.001, Fault.MISDIRECTED_WRITE: 0.001}
+
+
+class Nemesis:
+    def __init__(self, cluster: Cluster, workload: Workload, watch: Watch) -> None:
+        self.cluster = cluster
+        self.options = cluster.options
+        self.workload = workload
+        self.watch = watch
+        self.victims = self._random("victims").sample(list(cluster.bookies), self.options.victims)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._aimed = Aimed(cluster, workload, watch)
+        self._strikes: dict[str, Strike] = {
+            "kill": self._kill,
+            "power": self._power,
+            "blackout": self._aimed.blackout,
+            "pause": self._pause,
+            "client": self._client,
+            "part": self._part,
+            "reset": self._reset,
+            "slow": self._slow,
+            "disk": self._full,
+            "rot": self._rot,
+            "loss": self._loss,
+            "meta": self._meta,
+            "clock": self._clock,
+            "drill": self._aimed.drill,
+            "fates": self._aimed.fates,
+        }
+        self._operator_random = self._random("operator")
+        self._repairs: dict[str, int] = {}
+        cluster.operator = self._operate
+
+    def _random(self, purpose: str) -> Random:
+        return seeded(f"{self.options.seed}/nemesis/{purpose}")
+
+    async def run(self, until_s: float) -> None:
+        self._set_rates()
+        loop = self.cluster.world.loop
+        for name in self.options.faults:
+            if name in self._strikes:
+                self._tasks.append(loop.create_task(self._strike_again(name, until_s), name=f"nemesis: {name}"))
+        for task in self._tasks:
+            await task
+
+    async def _strike_again(self, name: str, until_s: float) -> None:
+        loop, random = self.cluster.world.loop, self._random(name)
+        while True:
+            await asyncio.sleep(min(random.expovariate(1 / self.options.fault_gap_s), 1.0))
+            if loop.now >= until_s:
+                return
+            await self._strikes[name](random)
+
+    def _set_rates(self) -> None:
+        random, faults = self._random("rates"), self.options.faults
+        for node in self.cluster.bookies.values():
+            for device in _devices(node):
+                scale = random.choice((0.3, 1.0, 3.0))
+                if "stall" in faults:
+                    device.faults.rates[Fault.STALL] = 0.003 * scale
+                if "disk" in faults:
+                    device.faults.rates.update({fault: rate * scale for fault, rate in _REFUSALS.items()})
+                    if device in node.watch.image.directories:
+                        device.faults.rates[Fault.READ_ERROR] = _LOG_READ_ERROR * scale
+                if "rot" in faults and node.name in self.victims:
+                    device.faults.rates.update({fault: rate * scale for fault, rate in _LIES.items()})
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _running(self, random: Random) -> str | None:
+        names = [node.name for node in self.cluster.bookies.values() if node.bookie is not None]
+        return random.choice(names) if names else None
+
+    async def _kill(self, random: Random) -> None:
+        if (name := self._running(random)) is not None:
+            self.watch.struck("kill")
+            self.cluster.crash(name, Crash.KILL)
+
+    async def _power(self, random: Random) -> None:
+        """Also in the middle of a start."""
+        name = random.choice(list(self.cluster.bookies))
+        if self.cluster.world.process(name) is not None:
+            self.watch.struck("power loss")
+            self.cluster.crash(name, random.choice((Crash.POWER_LOSS, Crash.POWER_LOSS, Crash.DROP_UNSYNCED)))
+
+    async def _client(self, random: Random) -> None:
+        names = [node.name for node in self.cluster.clients.values() if node.client is not None]
+        if names:
+            self.watch.struck("client killed")
+            self.cluster.crash(random.choice(names), Crash.KILL)
+
+    async def _pause(self, random: Random) -> None:
+        names = [*self.cluster.bookies, *self.cluster.clients]
+        name = random.choice(names)
+        longest = 2 * self.options.session_timeout_ms / 1000
+        pause_s = random.choice((0.02, 0.1, 0.3, longest)) * random.random()
+        if self.cluster.pause(name, pause_s):
+            self.watch.struck("pause")
+
+    # --- network ------------------------------------------------------------------------------------------------------
+
+    async def _part(self, random: Random) -> None:
+        network = self.cluster.world.network
+        names = [*self.cluster.bookies, *self.cluster.clients]
+        one, other = random.sample(names, 2)
+        kind = random.choice(("one way", "both ways", "alone", "split"))
+        self.watch.struck(f"partition: {kind}")
+        if kind == "one way":
+            network.block(one, other)
+        elif kind == "both ways":
+            network.block_both(one, other)
+        elif kind == "alone":
+            network.isolate(one)
+            if random.random() < 0.5:
+                self.cluster.cut_metadata(one)
+        else:
+            network.split_at_random(names)
+        self._later(random.choice((0.05, 0.2, 0.8)) * random.random(), self._heal)
+
+    def _heal(self) -> None:
+        self.cluster.world.network.heal()
+        self.cluster.mend_metadata()
+
+    async def _reset(self, random: Random) -> None:
+        self.watch.faults["reset"] += self.cluster.world.network.reset_at_random(random.choice((0.1, 0.5)))
+
+    async def _slow(self, random: Random) -> None:
+        network = self.cluster.world.network
+        one, other = random.sample([*self.cluster.bookies, *self.cluster.clients], 2)
+        link = network.link(one, other)
+        link.delay = LinkDelay(0.001, random.choice((0.01, 0.1)), tail=0.2, tail_max_s=0.4)
+        self.watch.struck("slow link")
+
+        def mend() -> None:
+            link.delay = None
+
+        self._later(random.random(), mend)
+
+    # --- disks --------------------------------------------------------------------------------------------------------
+
+    async def _full(self, random: Random) -> None:
+        node = self.cluster.bookies[random.choice(list(self.cluster.bookies))]
+        device = random.choice(_devices(node))
+        device.leave_room(random.choice((0, 100, 2_000)))
+
+        def free() -> None:
+            device.capacity_bytes = None
+
+        self._later(0.5 * random.random(), free)
+
+    async def _rot(self, random: Random) -> None:
+        """On order: a bit of what is durable, in a journal or a log of a victim."""
+        if not self.victims:
+            return
+        node = self.cluster.bookies[random.choice(self.victims)]
+        device = random.choice(_devices(node))
+        images = [
+            image for image in device.tree.files() if image.durable and image.path.startswith(("journal", "logs"))
+        ]
+        if images:
+            image = random.choice(images)
+            device.flip_bit(image.path, random.randrange(len(image.durable)), random.randrange(8))
+            node.watch.image.forget()
+
+    async def _loss(self, random: Random) -> None:
+        if not self.victims:
+            return
+        name = random.choice(self.victims)
+        node = self.cluster.bookies[name]
+        directories = [*node.config.bookie.journal_dirs.split(","), *node.config.bookie.ledger_dirs.split(",")]
+        lost = random.choice((directories, [random.choice(directories)]))
+        if node.watch.emptied or not node.watch.machine.processes:
+            return
+        self.cluster.crash(name, Crash.POWER_LOSS)
+        node.watch.emptied = True
+        if random.random() < 0.1:
+            await self._delete_cookie(node)
+            return
+        for path in lost:
+            node.watch.machine.empty(path)
+        node.watch.image.forget()
+
+    async def _delete_cookie(self, node: BookieNode) -> None:
+        """As an operator who has declared the bookie gone."""
+        self.watch.struck("cookie deleted")
+        node.watch.is_given_up = True
+        with contextlib.suppress(MetadataError):
+            await self.cluster.store.delete(self.cluster.metadata.paths.cookie(BookieId(node.watch.bookie_id)))
+
+    # --- metadata and clocks ------------------------------------------------------------------------------------------
+
+    async def _meta(self, random: Random) -> None:
+        metadata = self.cluster.metadata
+        name = random.choice([*self.cluster.bookies, *self.cluster.clients])
+        kind = random.choice(("loss", "loss", "slow", "cut", "expire"))
+        self.watch.struck(f"metadata: {kind}")
+        if kind == "loss":
+            metadata.loss_rate = random.choice((0.02, 0.1))
+            self._later(random.random(), self._mend_metadata)
+        elif kind == "slow":
+            metadata.slow_s = random.choice((0.02, 0.1))
+            self._later(0.4 * random.random(), self._mend_metadata)
+        elif kind == "cut":
+            self.cluster.cut_metadata(name)
+            self._later(1.5 * random.random() * self.options.session_timeout_ms / 1000, self.cluster.mend_metadata)
+        else:
+            for store in metadata.stores_of(name):
+                await metadata.expire(store)
+
+    def _mend_metadata(self) -> None:
+        self.cluster.metadata.loss_rate = self.cluster.metadata.slow_s = 0.0
+
+    async def _clock(self, random: Random) -> None:
+        name = random.choice([*self.cluster.bookies, *self.cluster.clients])
+        self.watch.struck("clock jump")
+        self.cluster.world.machine(name).clock.jump(random.uniform(-60_000, 60_000))
+
+    # --- the operator -------------------------------------------------------------------------------------------------
+
+    def _operate(self, node: BookieNode, error: BaseException) -> None:
+        """A victim that refuses is repaired, or given up. Others refuse for a reason that passes."""
+        self.watch.counters["starts refused"] += 1
+        if node.name not in self.victims or not node.watch.is_excused or not isinstance(error, DAMAGE):
+            return
+        random = self._operator_random
+        self._repairs[node.name] = self._repairs.get(node.name, 0) + 1
+        if self.options.repairs and self._repairs[node.name] <= _REPAIRS_MAX and random.random() < 0.9:
+            self.cluster.repair_bookie(node.name)
+        else:
+            self.watch.note(f"{node.name} is given up: {type(error).__name__}")
+            self.cluster.down[node.name] = None
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _later(self, delay_s: float, work: Callable[[], None]) -> None:
+        loop = self.cluster.world.loop
+        loop.call_later(delay_s, work, context=loop.root.context)
+
+    def stop(self) -> None:
+        """Heals all there is to heal."""
+        cluster = self.cluster
+        for node in cluster.bookies.values():
+            for device in _devices(node):
+                for fault, count in device.faults.counts.items():
+                    if count:
+                        self.watch.faults[f"disk: {fault.value}"] += count
+                device.faults.rates.clear()
+                device.capacity_bytes = None
+        cluster.resume_all()
+        for (one, other), link in cluster.world.network._links.items():
+            del one, other
+            link.delay = None
+        self._mend_metadata()
+        self._heal()
+        if not self.options.heal_all:
+            self._send_victims_away()
+
+    def _send_victims_away(self) -> None:
+        """For good, if enough others are left."""
+        if len(self.cluster.bookies) - len(self.victims) < self.options.ensemble:
+            return
+        for name in self.victims:
+            if name not in self.cluster.down:
+                self.cluster.down[name] = None
+                if self.cluster.world.process(name) is not None:
+                    self.cluster.crash(name, Crash.POWER_LOSS)
+
+
+def _devices(node: BookieNode) -> list[SimDevice]:
+    return [*node.watch.image.journals, *node.watch.image.directories]

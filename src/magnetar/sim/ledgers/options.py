@@ -1,0 +1,261 @@
+"""Options: what one seed's world looks like, drawn from the seed alone.
+
+Swarm:     most seeds have two or three classes of faults, and their own rates. All at once would hide each other: a
+           cluster that is always down loses nothing.
+Small:     few bookies, few entries, short times. E > Qw and E = Qw, with and without spare bookies.
+Buggify:   production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
+Override:  any field by name (`run_seed(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from magnetar.config.bookie import NO_HTTP, BookieConfig
+from magnetar.config.journal import JournalConfig
+from magnetar.config.ledger import LedgerConfig
+from magnetar.config.metadata import MetadataConfig
+from magnetar.config.root import Config
+from magnetar.config.storage import StorageConfig
+from magnetar.sim.delay import Delay
+from magnetar.sim.device import DiskTiming
+from magnetar.sim.link import LinkDelay
+from magnetar.sim.seeds import seeded
+
+SIZES: Final = ((2, 2, 1), (2, 2, 2), (3, 3, 2), (4, 3, 2), (5, 3, 3), (5, 4, 2))
+
+FAULTS: Final = {
+    "kill": "a bookie's process is killed; its machine goes on",
+    "power": "a bookie's machine loses power",
+    "blackout": "most bookies lose power at once",
+    "pause": "a process stands still, bookie or client, for up to twice the session's timeout",
+    "client": "a client's process is killed",
+    "part": "links are blocked: one way, two ways, one host alone, a split",
+    "reset": "connections break, and lose what is on its way",
+    "slow": "the network is slow now and then, by far",
+    "stall": "a disk stands still for a while",
+    "disk": "a disk refuses: EIO on write, read and sync, no room",
+    "rot": "a disk lies: bit flips, sectors that cannot be read, writes to the wrong place",
+    "loss": "a disk is empty after a restart",
+    "meta": "the metadata's connection breaks, its answers get lost, its sessions expire, it is slow",
+    "clock": "wall clocks are wrong, drift and jump",
+    "drill": "the fail-over drill: see nemesis.py",
+    "fates": "during a take-over each link has its own fate",
+}
+"""Every class of faults, by the name that `--without` knows."""
+
+_WEIGHTS: Final = {"drill": 3, "power": 2, "part": 2, "fates": 2, "kill": 2, "pause": 2, "blackout": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    seed: int
+    ensemble: int
+    write: int
+    ack: int
+    bookies: int
+    clients: int
+    topics: int
+    journals: int
+    ledger_dirs: int
+    faults: tuple[str, ...]
+    fault_gap_s: float
+    """Mean time between two faults of one class."""
+    takeover_gap_s: float
+    """Mean time between two take-overs of one topic."""
+    duration_s: float
+    victims: int
+    """So many bookies may lose data, or stay away for ever: fewer than Qa, so that nothing is lost that counts."""
+    heal_all: bool
+    """Else the victims stay away for good when everything else is healed."""
+    repairs: bool
+    """Whether an operator repairs a victim that refuses to start; else it stays away."""
+    deletes: bool
+    burst_max: int
+    payload_max: int
+    think_s: float
+    """How long a writer waits between two bursts, at most."""
+    explicit_lac: bool
+    shuffle: float
+    delay: LinkDelay
+    disk_timing: DiskTiming
+    session_timeout_ms: int
+    bookie: Mapping[str, Any]
+    """Settings of bookies by section, as `Config` has them."""
+    ledger: Mapping[str, Any]
+    """Settings of clients, as `LedgerConfig` has them."""
+    ledgers_in_memory: int
+    """`bookie.ledgers_in_memory_max`: far below what it may be set to, above what one read of a socket can name."""
+
+    def bookie_config(self, name: str) -> Config:
+        return Config(
+            metadata=self._metadata(),
+            journal=JournalConfig(**self.bookie["journal"]),
+            storage=StorageConfig(**self.bookie["storage"]),
+            bookie=BookieConfig(
+                journal_dirs=",".join(journal_dirs(self.journals)),
+                ledger_dirs=",".join(ledger_dirs(self.ledger_dirs)),
+                advertised_host=name,
+                port=PORT,
+                http_port=NO_HTTP,
+                **self.bookie["bookie"],
+            ),
+        )
+
+    def client_config(self) -> Config:
+        return Config(metadata=self._metadata(), ledger=LedgerConfig(**self.ledger))
+
+    def auditor_config(self) -> Config:
+        """Of a client that has patience: what it cannot do is not there."""
+        return Config(metadata=self._metadata(), ledger=LedgerConfig(**_PATIENT))
+
+    def _metadata(self) -> MetadataConfig:
+        return MetadataConfig(
+            url="memory:", session_timeout_ms=self.session_timeout_ms, operation_timeout_ms=2 * self.session_timeout_ms
+        )
+
+    def summary(self) -> str:
+        return (
+            f"E={self.ensemble} Qw={self.write} Qa={self.ack} bookies={self.bookies} clients={self.clients} "
+            f"topics={self.topics} faults={','.join(self.faults) or 'none'}"
+        )
+
+
+PORT: Final = 3181
+_PATIENT: Final[dict[str, Any]] = {
+    "connect_timeout_ms": 1_000,
+    "reconnect_backoff_ms": 10,
+    "reconnect_backoff_max_ms": 200,
+    "add_timeout_ms": 2_000,
+    "read_timeout_ms": 2_000,
+    "read_entries_max": 50,
+    "recovery_timeout_ms": 20_000,
+    "replacement_wait_ms": 5_000,
+}
+
+
+def journal_dirs(count: int) -> list[str]:
+    return [f"/journal{number}" for number in range(count)]
+
+
+def ledger_dirs(count: int) -> list[str]:
+    return [f"/ledgers{number}" for number in range(count)]
+
+
+def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple[str, ...] = ()) -> Options:
+    """The options of this seed. What is replaced does not change what else is drawn."""
+    random = seeded(f"{seed}/options")
+    ensemble, write, ack = random.choice(SIZES)
+    options = Options(
+        seed=seed,
+        ensemble=ensemble,
+        write=write,
+        ack=ack,
+        bookies=ensemble + random.choice((0, 1, 1, 2, 2, 3)),
+        clients=random.choice((2, 3, 3, 4)),
+        topics=random.choice((1, 1, 2, 2, 3)),
+        journals=random.choice((1, 1, 1, 2)),
+        ledger_dirs=random.choice((1, 1, 2)),
+        faults=_draw_faults(random),
+        fault_gap_s=random.choice((0.15, 0.3, 0.6)),
+        takeover_gap_s=random.choice((0.1, 0.2, 0.4)),
+        duration_s=random.choice((2.0, 3.0, 3.0)),
+        victims=random.randint(0, ack - 1),
+        heal_all=random.random() < 0.6,
+        deletes=random.random() < 0.4,
+        burst_max=random.choice((1, 2, 6)),
+        payload_max=random.choice((16, 100, 600)),
+        think_s=random.choice((0.03, 0.1, 0.1)),
+        explicit_lac=random.random() < 0.3,
+        shuffle=random.choice((0.0, 0.0, 0.05, 0.2)),
+        delay=LinkDelay(tail=random.choice((0.0, 0.01, 0.03)), tail_max_s=random.choice((0.05, 0.3))),
+        disk_timing=DiskTiming(
+            operation=Delay(0.000_01, random.choice((0.000_05, 0.000_5))),
+            sync=Delay(0.000_1, random.choice((0.000_5, 0.003, 0.01))),
+        ),
+        session_timeout_ms=random.choice((300, 600, 1_000)),
+        bookie=_draw_bookie(random),
+        ledger=_draw_ledger(random),
+        repairs=random.random() < 0.7,
+        ledgers_in_memory=random.choice((10, 10, 1_000)),
+    )
+    options = dataclasses.replace(options, **(override or {}))
+    return dataclasses.replace(options, faults=tuple(fault for fault in options.faults if fault not in without))
+
+
+def _draw_faults(random: Random) -> tuple[str, ...]:
+    """Two or three in most seeds; none, or many, in some."""
+    count = random.choice((0, 1, 2, 2, 2, 3, 3, 3, 3, 4, 6))
+    names = list(FAULTS)
+    weights = [_WEIGHTS.get(name, 1) for name in names]
+    chosen: list[str] = []
+    while len(chosen) < count:
+        name = random.choices(names, weights)[0]
+        if name not in chosen:
+            chosen.append(name)
+    return tuple(name for name in names if name in chosen)
+
+
+def _draw_bookie(random: Random) -> dict[str, Any]:
+    tiny = random.random() < 0.6
+    interval_ms = random.choice((100, 300, 800))
+    gc_ms = random.choice((250, 500, 1_000))
+    return {
+        "journal": {
+            "file_bytes_max": random.choice((4_096, 8_192)) if tiny else 64 * 1024,
+            "group_bytes_max": random.choice((1, 1_024, 4_096)),
+            "preallocated_bytes": random.choice((0, 0, 2_048)),
+            "spare_files_max": random.choice((0, 1, 2)),
+        },
+        "storage": {
+            "write_cache_bytes_max": random.choice((4_096, 8_192)) if tiny else 256 * 1024,
+            "read_cache_bytes_max": random.choice((0, 4_096, 64 * 1024)),
+            "read_ahead_bytes": random.choice((0, 1_024)),
+            "read_ahead_bytes_max": random.choice((0, 4_096)),
+            "block_bytes": random.choice((64, 512, 2_048)),
+            "log_bytes_max": random.choice((4_096, 8_192, 64 * 1024)),
+            "open_logs_max": random.choice((1, 4, 16)),
+            "flush_interval_ms": interval_ms,
+            "max_throttle_ms": random.choice((20, 200)),
+            "index_reserve_bytes": 0,
+            "gc_interval_ms": gc_ms,
+            "minor_compaction_interval_ms": gc_ms * 2,
+            "major_compaction_interval_ms": gc_ms * 4,
+            "minor_compaction_threshold_percent": 50,
+            "major_compaction_threshold_percent": 99,
+        },
+        "bookie": {
+            "disk_reserve_compaction_bytes": 0,
+            "disk_reserve_high_priority_bytes": 0,
+            "disk_check_interval_ms": random.choice((100, 1_000)),
+        },
+    }
+
+
+def _draw_ledger(random: Random) -> dict[str, Any]:
+    return {
+        "connect_timeout_ms": random.choice((20, 100, 300)),
+        "reconnect_backoff_ms": random.choice((5, 20)),
+        "reconnect_backoff_max_ms": random.choice((50, 200)),
+        "adds_in_flight_max": random.choice((2, 20, 1_000)),
+        "add_timeout_ms": random.choice((20, 60, 200)),
+        "slow_bookie_wait_ms": random.choice((50, 200)),
+        "add_quorum_timeout_ms": random.choice((300, 1_000)),
+        "delay_ensemble_change": random.random() < 0.25,
+        "ensemble_changes_max": random.choice((3, 3, 20)),
+        "replacement_wait_ms": random.choice((0, 100, 400)),
+        "explicit_lac_interval_ms": random.choice((0, 0, 20)),
+        "read_timeout_ms": random.choice((30, 100, 300)),
+        "read_entries_max": random.choice((1, 10, 20)),
+        "read_batch_bytes_max": random.choice((200, 2_000)),
+        "speculative_read_max_ms": 40,
+        "tail_long_poll": random.random() < 0.8,
+        "long_poll_ms": random.choice((50, 300)),
+        "tail_poll_interval_ms": 50,
+        "recovery_reads_in_flight_max": random.choice((1, 8)),
+        "recovery_timeout_ms": random.choice((500, 2_000)),
+    }

@@ -1,0 +1,11 @@
+"""Planted bugs: the simulator is broken if one of them survives.
+
+    python -m magnetar.sim.mutants              every planted bug, up to its budget of seeds; and the control
+    python -m magnetar.sim.mutants 4 16         only these
+    with planted(MUTANTS[4].edits): ...         by hand, around anything
+
+Plant:     planting.py gives functions of production code other code, in this process and for a while.
+Bugs:      writing.py, recovering.py, serving.py, journaling.py, storing.py; registry.py has them by number.
+Run:       hunt.py (seeds until one is caught), directed/ (scenes that show a bug on every seed), table.py, __main__.py.
+Read next: docs/simulation.md, "Planted bugs"
+"""

@@ -1,0 +1,83 @@
+"""python -m magnetar.sim.mutants: is the simulator able to find bugs?
+
+Exit code: 0 if every planted bug was caught within its budget, and the control is clean; else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from rich.console import Console
+
+from magnetar.sim.mutants.hunt import CONTROL, Hunt, hunt, run_one, workers
+from magnetar.sim.mutants.registry import MUTANTS
+from magnetar.sim.mutants.table import hunts_table, is_good, row
+
+_WIDTH = 200  # Of a table that goes to a file.
+
+
+def main() -> int:
+    chosen = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    try:
+        return _replay(chosen, console) if chosen.seed is not None else _hunt_all(chosen, console)
+    except KeyboardInterrupt:
+        console.print("stopped; what was under way is not in the table")
+        return 130
+
+
+def _hunt_all(chosen: argparse.Namespace, console: Console) -> int:
+    began = time.monotonic()
+    hunts: list[Hunt] = []
+    with workers(chosen.workers) as pool:
+        for number in chosen.numbers or [*MUTANTS, CONTROL]:
+            budget = chosen.seeds or (chosen.control if number == CONTROL else MUTANTS[number].budget)
+            hunts.append(hunt(number, chosen.first, budget, pool, chosen.workers))
+            console.print(" | ".join(row(hunts[-1])), soft_wrap=True)
+    console.print(hunts_table(hunts))
+    bad = [ended for ended in hunts if not is_good(ended)]
+    console.print(f"{len(hunts) - len(bad)} of {len(hunts)} as they should be, in {time.monotonic() - began:.0f} s")
+    for ended in bad:
+        seed = chosen.first if ended.catch is None else ended.catch.seed
+        console.print(f"look closer: python -m magnetar.sim.mutants {ended.number} --seed {seed} --trace")
+    return 1 if bad else 0
+
+
+def _replay(chosen: argparse.Namespace, console: Console) -> int:
+    """One seed with its bug; what is violated goes to the end of the trace."""
+    for number in chosen.numbers:
+        trace = (lambda line: console.print(line, soft_wrap=True, markup=False)) if chosen.trace else None
+        report = run_one(number, chosen.seed, trace)
+        console.print(f"{number}, seed {report.seed}: {report.options}", soft_wrap=True, markup=False)
+        for violation in report.violations:
+            console.print(str(violation), soft_wrap=True, markup=False)
+        console.print(report.failure or f"{len(report.violations)} violations", soft_wrap=True, markup=False)
+    return 0
+
+
+def _number(text: str) -> int:
+    if text != str(CONTROL) and text not in map(str, MUTANTS):
+        raise argparse.ArgumentTypeError(f"there is no planted bug {text}; there are {', '.join(map(str, MUTANTS))}")
+    return int(text)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m magnetar.sim.mutants", description=__doc__)
+    parser.add_argument("numbers", nargs="*", type=_number, metavar="NUMBER", help="0: the control")
+    parser.add_argument("--from", dest="first", type=int, default=1, metavar="SEED", help="the first seed")
+    parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds instead of each one's budget")
+    parser.add_argument("--control", type=int, default=300, metavar="N", help="seeds without any bug, all clean")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="only this seed, once, and what it violates")
+    parser.add_argument("--trace", action="store_true", help="with --seed: everything that happens")
+    chosen = parser.parse_args()
+    if chosen.seed is not None and not chosen.numbers:
+        parser.error("--seed needs the number of a planted bug (0: none)")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

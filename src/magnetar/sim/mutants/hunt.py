@@ -1,0 +1,191 @@
+"""The hunt: seeds with a bug planted, one after the other, until an invariant says that something is wrong.
+
+Order:     the seed that counts is the first one that catches the bug, however many processes look for it: what is
+           before it was run and was clean.
+Honest:    the same seed without the bug must be clean; else the seed caught something else (`is_false`).
+Run:       a seed that broke down (an exception that nobody handled) catches a bug only if no invariant does within the
+           budget: a bug that was planted badly would break down as well.
+Directed:  where there is a scene for the bug, it must show it on every seed, and pass without it.
+Processes: one per core, started anew, so that nothing of one planted bug can reach the next.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from magnetar.sim.ledgers.report import Report
+from magnetar.sim.ledgers.run import run_seed
+from magnetar.sim.mutants.directed.scenes import SCENES, run_scene
+from magnetar.sim.mutants.registry import MUTANTS
+
+CONTROL: Final = 0
+"""In place of a mutant's number: no bug at all."""
+RUN: Final = "run"
+_SCENE_SEEDS: Final = 10
+_CHUNK: Final = 4  # Seeds of one job: long enough that handing it over costs nothing, short enough to stop in time.
+
+
+class Catch(NamedTuple):
+    seed: int
+    invariants: tuple[str, ...]
+    """In the order in which they were violated; `run` if the run itself broke down."""
+    what: str
+
+
+class Played(NamedTuple):
+    """A scene on some seeds."""
+
+    seeds: int
+    shown: int
+    """On so many of them it showed the planted bug."""
+    clean: int
+    """On so many it passed without the bug."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.shown == self.clean == self.seeds
+
+
+class Found(NamedTuple):
+    """What one job saw."""
+
+    catch: Catch | None
+    """The first seed on which an invariant was violated."""
+    broke_down: Catch | None
+    """The first seed that only broke down."""
+    seeds: int
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Hunt:
+    """How it ended for one mutant, or for the control."""
+
+    number: int
+    catch: Catch | None = None
+    seeds: int = 0
+    """Up to and including the one that caught it; all of them, if none did."""
+    cpu_s: float = 0.0
+    elapsed_s: float = 0.0
+    is_false: bool = False
+    """The seed is not clean without the bug either."""
+    played: Played | None = None
+    """None: there is no scene for it."""
+
+
+def run_one(number: int, seed: int, trace: Callable[[str], None] | None = None) -> Report:
+    if number == CONTROL:
+        return run_seed(seed, trace=trace)
+    mutant = MUTANTS[number]
+    return run_seed(seed, mutant.options, mutant=mutant.plant, trace=trace)
+
+
+def run_clean(number: int, seed: int) -> bool:
+    """Whether the mutant's seed is clean without the bug."""
+    return run_seed(seed, MUTANTS[number].options).is_clean
+
+
+def look(number: int, first: int, count: int) -> Found:
+    """A job: these seeds, up to the first that catches something."""
+    broke_down: Catch | None = None
+    cpu_s = 0.0
+    for seed in range(first, first + count):
+        report = run_one(number, seed)
+        cpu_s += report.cpu_s
+        if report.violations:
+            catch = Catch(seed, tuple(report.caught), str(report.violations[0]))
+            return Found(catch, broke_down, seed - first + 1, cpu_s)
+        if report.failure is not None and broke_down is None:
+            broke_down = Catch(seed, (RUN,), report.failure.splitlines()[0])
+    return Found(None, broke_down, count, cpu_s)
+
+
+def play(number: int, first: int, count: int) -> Played:
+    """A job: the scene of this bug on these seeds."""
+    seeds = range(first, first + count)
+    shown = [run_scene(number, seed, planted=True) for seed in seeds]
+    clean = [run_scene(number, seed, planted=False) for seed in seeds]
+    caught_by = SCENES[number].caught_by
+    return Played(
+        count,
+        sum(report.failure is None and caught_by in report.caught for report in shown),
+        sum(report.is_clean for report in clean),
+    )
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes of their own; they end when the block does, and what they were about to do is not done."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_leave_interrupts_to_the_parent)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@dataclass(slots=True)
+class _State:
+    next_seed: int
+    end: int
+    found: dict[int, Found] = field(default_factory=dict)
+    """By the first seed of the job."""
+    caught_at: int | None = None
+    """The first seed of a job that caught something: nobody looks behind it."""
+
+
+def hunt(number: int, first: int, budget: int, pool: ProcessPoolExecutor, width: int) -> Hunt:
+    """`width` jobs at a time. The control has to go through all its seeds, or stops at the first that is not clean."""
+    began = time.monotonic()
+    state = _State(first, first + budget)
+    jobs: dict[Future[Found], int] = {}
+    while True:
+        while len(jobs) < width and state.next_seed < state.end and state.caught_at is None:
+            count = min(_CHUNK, state.end - state.next_seed)
+            jobs[pool.submit(look, number, state.next_seed, count)] = state.next_seed
+            state.next_seed += count
+        if not jobs:
+            break
+        done, _ = wait(jobs, return_when=FIRST_COMPLETED)
+        for job in done:
+            _note(state, jobs.pop(job), job.result())
+    ended = _conclude(number, state)
+    if ended.catch is not None and number != CONTROL:
+        ended.is_false = not pool.submit(run_clean, number, ended.catch.seed).result()
+    if number in SCENES:
+        ended.played = pool.submit(play, number, first, _SCENE_SEEDS).result()
+    ended.elapsed_s = time.monotonic() - began
+    return ended
+
+
+def _note(state: _State, at: int, found: Found) -> None:
+    state.found[at] = found
+    if found.catch is not None and (state.caught_at is None or at < state.caught_at):
+        state.caught_at = at
+
+
+def _conclude(number: int, state: _State) -> Hunt:
+    ended = Hunt(number)
+    broke_down: Catch | None = None
+    for at in sorted(state.found):
+        found = state.found[at]
+        ended.cpu_s += found.cpu_s
+        if ended.catch is not None:
+            continue  # Seeds behind the catch were run because others waited for nothing.
+        ended.seeds += found.seeds
+        broke_down = broke_down or found.broke_down
+        ended.catch = found.catch
+    if ended.catch is None and broke_down is not None:
+        ended.catch = broke_down
+    return ended
