@@ -27,6 +27,7 @@ from magnetar.ledger.channel import AddListener, Channel, ReadListener
 from magnetar.ledger.channel_requests import ChannelRequests
 from magnetar.ledger.compact_connection import CompactConnection
 from magnetar.ledger.connection import Connection
+from magnetar.ledger.deadlines import SLOT_S
 from magnetar.ledger.pending_requests import Pending, PendingReads
 from magnetar.wire.bookkeeper.codes import code_of_number
 from magnetar.wire.bookkeeper.frames import Buffer
@@ -39,6 +40,8 @@ Dial: TypeAlias = Callable[[Callable[[], Connection]], Awaitable[None]]
 """Makes a connection to one bookie and gives it a transport. Raises OSError, or a MagnetarError that says why not."""
 
 _CLOSE_TIMEOUT_S = 5.0  # For transports to say that they are closed, which takes no network.
+
+_CLOCK_SLACK_S = SLOT_S / 2  # A request is sent a moment after its time began to run, and clocks have steps.
 
 
 class BookieChannel(Channel):
@@ -175,7 +178,10 @@ class BookieChannel(Channel):
         self.used_at = self._loop.time()
 
     def on_silence(self, connection: Connection | None, patience_s: float) -> None:
-        if connection is not None and not self._writers and (silent_s := connection.silent_s) >= patience_s:
+        if connection is None or self._writers:
+            return
+        silent_s = connection.silent_s
+        if silent_s >= patience_s - _CLOCK_SLACK_S:
             ms = round(silent_s * 1000)
             self.lose(BookieUnavailableError(f"nothing was heard of bookie {self.bookie_id} for {ms} ms"))
 

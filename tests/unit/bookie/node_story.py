@@ -119,6 +119,7 @@ class Story:
         self.busy = busy
         self.promises = Promises()
         self.crashes = 0
+        self.last_lac = -1
         self.logs_removed = self.evictions = 0
         entropy = SimEntropy(f"{seed}/metadata")
         self.server = MemoryServer(entropy, METADATA)
@@ -294,14 +295,17 @@ class Story:
         if not self.promises.writable:
             return
         ledger_id = self.random.choice(self.promises.writable)
-        lac = self.random.randrange(1_000)
+        self.last_lac += self.random.randint(1, 10)  # A writer's LAC only grows.
+        lac = self.last_lac
         body = DIGEST.seal_lac(ledger_id, lac)
         self.promises.lacs.setdefault(ledger_id, [None]).append(body)
         client = await self.client()
         answer = await client.ask(WriteLac(ledger_id, lac, KEY, body))
         client.close()
         assert answer.code is Code.EOK, answer
-        self.promises.lacs[ledger_id] = [body]
+        tried = self.promises.lacs.get(ledger_id, [])
+        if body in tried:  # Else a greater one was acknowledged meanwhile.
+            del tried[: tried.index(body)]
 
     async def flush(self) -> None:
         await asyncio.shield(self.node.bookie.flush())

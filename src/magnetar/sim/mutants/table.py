@@ -43,7 +43,7 @@ def hunts_table(hunts: list[Hunt]) -> Table:
 
 
 def row(hunt: Hunt) -> tuple[str, ...]:
-    seeds, elapsed = str(hunt.seeds), f"{hunt.elapsed_s:.1f} s"
+    seeds, elapsed = str(hunt.seeds), f"{hunt.elapsed_s:.1f} s, {hunt.cpu_s:.1f} CPU"
     if hunt.number == CONTROL:
         return "–", "none: the control", "–", "–", seeds, "", seeds, elapsed, verdict(hunt)
     mutant = MUTANTS[hunt.number]
