@@ -140,7 +140,10 @@ async def _go_on(client: LedgerClient, writer: LedgerWriter, end: int, lost: str
     await writer.close()
     fragments = writer.metadata.fragments
     expect("fragments", len(fragments), 2)
-    expect("first entry without the bookie", fragments[1].first_entry_id, end)
+    if writer.metadata.ack_quorum == writer.metadata.write_quorum:
+        expect("first entry without the bookie", fragments[1].first_entry_id, end)
+    else:  # The two others may confirm some more before the change is written.
+        assert end <= fragments[1].first_entry_id < end + MORE, fragments
     assert lost not in fragments[1].ensemble, f"{lost} was killed, and is still in {fragments[1].ensemble}"
 
 
