@@ -196,6 +196,7 @@ class Adds:
             gate.forget(connection)
 
     async def aclose(self) -> None:
+        self.cache_gate.close()
         loads = list(self._loads)
         for load in loads:
             load.cancel()

@@ -59,6 +59,12 @@ class Gate:
             self._impatient = None
         self._let_go()
 
+    def close(self) -> None:
+        """Nobody will open it; its patience ends with it."""
+        if self._impatient is not None:
+            self._impatient.cancel()
+            self._impatient = None
+
     def forget(self, connection: Holdable) -> None:
         """It is closed."""
         if connection in self._waiting:
