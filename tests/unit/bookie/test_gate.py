@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.bookie.gate import Gate
+from magnetar.testing.waiting import until
 
 
 async def test_a_closed_gate_has_no_timer_left() -> None:
@@ -19,8 +20,7 @@ async def test_a_closed_gate_has_no_timer_left() -> None:
 async def test_a_gate_that_stays_shut_refuses_until_it_opens() -> None:
     gate = Gate(patience_s=0.0)
     gate.shut()
-    while not gate.refuses:
-        await asyncio.sleep(0)
+    await until(lambda: gate.refuses, "the gate has lost its patience")
     gate.open()
     assert not gate.refuses
     assert not gate.is_shut
