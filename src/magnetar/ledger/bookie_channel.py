@@ -181,7 +181,7 @@ class BookieChannel(Channel):
         if connection is None or self._writers:
             return
         silent_s = connection.silent_s
-        if silent_s >= patience_s - _CLOCK_SLACK_S:
+        if silent_s and silent_s >= patience_s - _CLOCK_SLACK_S:  # 0: it was asked nothing.
             ms = round(silent_s * 1000)
             self.lose(BookieUnavailableError(f"nothing was heard of bookie {self.bookie_id} for {ms} ms"))
 
