@@ -12,23 +12,18 @@ sides, which shows what the harness itself is worth: ratios near 1.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from bench.bookie_contest import ONE, THREE, Contest, Contestant, Generator, Sample, Shape, data_directory
 from bench.interleave import ROUNDS, SAMPLE_S
-from bench.report import Better, Row, Side, print_table
+from bench.report import Row, Side
+from bench.rows import MAKES, PEER, both, command, make_row, say
 from interop.apache import apache_bookie
 from interop.bookies import READY_TIMEOUT_S, BookieCluster, MakeBookie
-from interop.magnetar_bookies import magnetar_bookie
 
-PEER = "Apache BookKeeper 4.18.0"
-MAKES: dict[str, MakeBookie] = {"magnetar": magnetar_bookie, "apache": apache_bookie}
 READ_BYTES = 300 * 10**6
 MANY_LEDGERS = 10_000
 READY_ROUNDS = 5
@@ -131,35 +126,45 @@ def _run_group(
 
 
 def _add(contest: Contest, row: AddRow) -> Iterator[Row]:
-    _say(row.name)
+    say(f"bookie/{row.name}")
 
     def take(side: Contestant, seconds: float) -> Sample:
         return side.add(seconds, size=row.size, in_flight=row.in_flight)
 
     taken = contest.measure(take, ROUNDS if row.floor is None else ROUNDS_WITH_FLOOR)
     detail = {
-        "MB/s": _both(taken, lambda sample: sample.entries_per_s * row.size / 1e6),
-        "p50 ms": _both(taken, lambda sample: sample.answer["p50Ms"]),
-        "p99 ms": _both(taken, lambda sample: sample.answer["p99Ms"]),
+        "MB/s": both(taken, lambda sample: sample.entries_per_s * row.size / 1e6),
+        "p50 ms": both(taken, lambda sample: sample.answer["p50Ms"]),
+        "p99 ms": both(taken, lambda sample: sample.answer["p99Ms"]),
         **_costs(contest, taken, "add"),
     }
-    yield _row(row.name, "adds/s", taken, lambda sample: sample.entries_per_s, detail, goal=row.goal, floor=row.floor)
+    yield make_row(
+        f"bookie/{row.name}",
+        "adds/s",
+        taken,
+        lambda sample: sample.entries_per_s,
+        detail,
+        goal=row.goal,
+        floor=row.floor,
+    )
     if row.name == "add-1k-x1":
-        yield _row(P99, "ms", taken, lambda sample: sample.answer["p99Ms"], {}, better="lower", goal=P99_GOAL)
+        yield make_row(
+            f"bookie/{P99}", "ms", taken, lambda sample: sample.answer["p99Ms"], {}, better="lower", goal=P99_GOAL
+        )
 
 
 def _costs(contest: Contest, taken: tuple[list[Sample], list[Sample]], what: str) -> dict[str, tuple[float, float]]:
     return {
-        f"bookies' CPU µs/{what}": _both(taken, lambda sample: sample.bookie_cpu_us),
-        "cores busy elsewhere": _both(taken, lambda sample: sample.other_cores),
-        "cores of the one at rest": _both(taken, lambda sample: sample.resting_cores),
+        f"bookies' CPU µs/{what}": both(taken, lambda sample: sample.bookie_cpu_us),
+        "cores busy elsewhere": both(taken, lambda sample: sample.other_cores),
+        "cores of the one at rest": both(taken, lambda sample: sample.resting_cores),
         "peak MiB": (contest.ours.peak_memory_mib(), contest.theirs.peak_memory_mib()),
     }
 
 
 def _many_ledgers(contest: Contest) -> Row:
     """Both sides are ours: the load is the same, only spread over more ledgers."""
-    _say(LEDGERS)
+    say(f"bookie/{LEDGERS}")
 
     def take(ledgers: int) -> Sample:
         return contest.ours.add(SAMPLE_S, size=1024, in_flight=100, ledgers=ledgers, keep=f"{ledgers} ledgers")
@@ -170,9 +175,9 @@ def _many_ledgers(contest: Contest) -> Row:
             sample = take(ledgers)
             if round_:  # The first one opens them.
                 samples.append(sample)
-    detail = {"adds/s": _both(taken, lambda sample: sample.entries_per_s)}
-    return _row(
-        LEDGERS,
+    detail = {"adds/s": both(taken, lambda sample: sample.entries_per_s)}
+    return make_row(
+        f"bookie/{LEDGERS}",
         "µs/add",
         taken,
         lambda s: s.bookie_cpu_us,
@@ -187,7 +192,7 @@ def _many_ledgers(contest: Contest) -> Row:
 
 
 def _read(contest: Contest, row: ReadRow) -> Row:
-    _say(row.name)
+    say(f"bookie/{row.name}")
     entries = READ_BYTES // row.size
     ledgers = {
         side: side.add(120, size=row.size, in_flight=500, entries=entries).answer["ledgerId"] for side in contest.sides
@@ -200,14 +205,14 @@ def _read(contest: Contest, row: ReadRow) -> Row:
         return sample.entries_per_s * row.size / 1e6
 
     taken = contest.measure(take)
-    return _row(row.name, "MB/s", taken, rate, _costs(contest, taken, "read"), goal=row.goal)
+    return make_row(f"bookie/{row.name}", "MB/s", taken, rate, _costs(contest, taken, "read"), goal=row.goal)
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
 
 
 def _ready(makes: tuple[MakeBookie, MakeBookie]) -> Row:
-    _say(READY)
+    say(f"bookie/{READY}")
     seconds: tuple[list[float], list[float]] = ([], [])
     with data_directory() as directory, BookieCluster(Path(directory), apache_bookie, 0) as place:
         for round_ in range(READY_ROUNDS):
@@ -239,45 +244,8 @@ def _seconds_to_register(place: BookieCluster, home: Path, make: MakeBookie) -> 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _both(taken: tuple[list[Sample], list[Sample]], figure: Callable[[Sample], float]) -> tuple[float, float]:
-    ours, theirs = (median(figure(sample) for sample in samples) for samples in taken)
-    return ours, theirs
-
-
-def _row(
-    name: str,
-    unit: str,
-    taken: tuple[list[Sample], list[Sample]],
-    figure: Callable[[Sample], float],
-    detail: dict[str, tuple[float, float]],
-    *,
-    better: Better = "higher",
-    goal: float | None = None,
-    floor: float | None = None,
-    peer: str = PEER,
-) -> Row:
-    ours, theirs = (
-        Side(tuple(figure(sample) for sample in samples), tuple(sample.generator_cpu for sample in samples))
-        for samples in taken
-    )
-    return Row(f"bookie/{name}", unit, better, ours, peer, theirs, goal, floor, detail)
-
-
-def _say(name: str) -> None:
-    print(f"  bookie/{name} …", file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.bookie", description=__doc__.partition("\n")[0])
-    parser.add_argument("--ours", choices=sorted(MAKES), default="magnetar", help="whose bookies stand on our side")
-    parser.add_argument("--rows", default=",".join(NAMES), metavar="NAME,NAME", help=f"of {', '.join(NAMES)}")
-    arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := sorted(set(names) - set(NAMES)):
-        parser.error(f"no such row: {', '.join(unknown)}")
-    began = time.monotonic()
-    print_table(run(arguments.ours, names))
-    print(f"in {(time.monotonic() - began) / 60:.1f} minutes")
+    command("bookie", __doc__, NAMES, run)
 
 
 if __name__ == "__main__":

@@ -13,24 +13,16 @@ bookies, too: what is left of a ratio then is the client's.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from bench.bookie_contest import THREE, Contest, Contestant, Generator, Sample
 from bench.interleave import ROUNDS, SAMPLE_S
 from bench.ledger_generator import OurGenerator
-from bench.report import Better, Row, Side, print_table
-from interop.apache import apache_bookie
-from interop.bookies import MakeBookie
-from interop.magnetar_bookies import magnetar_bookie
+from bench.report import Row
+from bench.rows import MAKES, Taken, both, command, make_row, say
 
-PEER = "Apache BookKeeper 4.18.0"
-MAKES: dict[str, MakeBookie] = {"magnetar": magnetar_bookie, "apache": apache_bookie}
 READ_BYTES = 300 * 10**6
 ROUNDS_WITH_FLOOR = 5  # These rows can fail a run, and they use all cores, so other work moves them most.
 RECOVERED = 1_000
@@ -119,26 +111,36 @@ def _rows(contest: Contest, group: Group, names: Sequence[str]) -> Iterator[Row]
 
 
 def _add(contest: Contest, row: AddRow) -> Iterator[Row]:
-    _say(row.name)
+    say(f"ledger/{row.name}")
 
     def take(side: Contestant, seconds: float) -> Sample:
         return side.add(seconds, size=row.size, in_flight=row.in_flight)
 
     taken = contest.measure(take, ROUNDS if row.floor is None else ROUNDS_WITH_FLOOR)
     detail = {
-        "MB/s": _both(taken, lambda sample: sample.entries_per_s * row.size / 1e6),
-        "p50 ms": _both(taken, lambda sample: sample.answer["p50Ms"]),
-        "p99 ms": _both(taken, lambda sample: sample.answer["p99Ms"]),
+        "MB/s": both(taken, lambda sample: sample.entries_per_s * row.size / 1e6),
+        "p50 ms": both(taken, lambda sample: sample.answer["p50Ms"]),
+        "p99 ms": both(taken, lambda sample: sample.answer["p99Ms"]),
         **_costs(taken, "add"),
     }
-    yield _row(row.name, "adds/s", taken, lambda sample: sample.entries_per_s, detail, goal=row.goal, floor=row.floor)
+    yield make_row(
+        f"ledger/{row.name}",
+        "adds/s",
+        taken,
+        lambda sample: sample.entries_per_s,
+        detail,
+        goal=row.goal,
+        floor=row.floor,
+    )
     if row.name == X1:
-        yield _row(P99, "ms", taken, lambda sample: sample.answer["p99Ms"], {}, better="lower", goal=P99_GOAL)
+        yield make_row(
+            f"ledger/{P99}", "ms", taken, lambda sample: sample.answer["p99Ms"], {}, better="lower", goal=P99_GOAL
+        )
 
 
 def _long_ledger(contest: Contest) -> Row:
     """Both sides are ours, and add the same entries: to one ledger that is long already, and to many short ones."""
-    _say(LONG)
+    say(f"ledger/{LONG}")
     load: dict[str, Any] = {"size": SMALL, "in_flight": 100}
     for _ in range(MANY_ENTRIES // GROWN_AT_ONCE):
         grown = contest.ours.add(120, **load, entries=GROWN_AT_ONCE, keep=LONG)
@@ -154,9 +156,8 @@ def _long_ledger(contest: Contest) -> Row:
                 "addFresh", seconds=SAMPLE_S, size=SMALL, inFlight=100, entriesPerLedger=FEW_ENTRIES, **_QUORUM
             )
         )
-    return _row(
-        LONG, "µs/add", taken, lambda sample: sample.generator_cpu_us,
-        {"adds/s": _both(taken, lambda sample: sample.entries_per_s)},
+    return make_row(f"ledger/{LONG}", "µs/add", taken, lambda sample: sample.generator_cpu_us,
+        {"adds/s": both(taken, lambda sample: sample.entries_per_s)},
         better="lower", floor=LONG_FLOOR, peer="ours, on short ledgers",
     )  # fmt: skip
 
@@ -165,7 +166,7 @@ def _long_ledger(contest: Contest) -> Row:
 
 
 def _read(contest: Contest, row: ReadRow) -> Row:
-    _say(row.name)
+    say(f"ledger/{row.name}")
     entries = READ_BYTES // row.size
     ledgers = {
         side: side.add(120, size=row.size, in_flight=500, entries=entries).answer["ledgerId"] for side in contest.sides
@@ -179,15 +180,15 @@ def _read(contest: Contest, row: ReadRow) -> Row:
 
     taken = contest.measure(take)
     batches = contest.measure(lambda side, seconds: take(side, seconds, batch=True), rounds=1)
-    detail = {"MB/s, Apache's asked for batches": _both(batches, rate), **_costs(taken, "read")}
-    return _row(row.name, "MB/s", taken, rate, detail, goal=row.goal)
+    detail = {"MB/s, Apache's asked for batches": both(batches, rate), **_costs(taken, "read")}
+    return make_row(f"ledger/{row.name}", "MB/s", taken, rate, detail, goal=row.goal)
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------------
 
 
 def _recover(contest: Contest) -> Row:
-    _say(RECOVER)
+    say(f"ledger/{RECOVER}")
 
     def take(side: Contestant, _seconds: float) -> Sample:
         left = side.ask("leaveOpen", ledgers=RECOVERED, entries=LEFT_ENTRIES, size=LEFT_BYTES, **_QUORUM)
@@ -196,65 +197,27 @@ def _recover(contest: Contest) -> Row:
 
     taken = contest.measure(take)
     detail = _costs(taken, "ledger")
-    return _row(RECOVER, "ledgers/s", taken, lambda sample: sample.entries_per_s, detail, goal=RECOVER_GOAL)
+    return make_row(
+        f"ledger/{RECOVER}", "ledgers/s", taken, lambda sample: sample.entries_per_s, detail, goal=RECOVER_GOAL
+    )
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 _QUORUM = {"ensemble": THREE.ensemble, "writeQuorum": THREE.write_quorum, "ackQuorum": THREE.ack_quorum}
-Taken = tuple[list[Sample], list[Sample]]
-
-
-def _both(taken: Taken, figure: Callable[[Sample], float]) -> tuple[float, float]:
-    ours, theirs = (median(figure(sample) for sample in samples) for samples in taken)
-    return ours, theirs
 
 
 def _costs(taken: Taken, what: str) -> dict[str, tuple[float, float]]:
     return {
-        f"client's CPU µs/{what}": _both(taken, lambda sample: sample.generator_cpu_us),
-        f"bookies' CPU µs/{what}": _both(taken, lambda sample: sample.bookie_cpu_us),
-        "cores busy elsewhere": _both(taken, lambda sample: sample.other_cores),
-        "cores of the one at rest": _both(taken, lambda sample: sample.resting_cores),
+        f"client's CPU µs/{what}": both(taken, lambda sample: sample.generator_cpu_us),
+        f"bookies' CPU µs/{what}": both(taken, lambda sample: sample.bookie_cpu_us),
+        "cores busy elsewhere": both(taken, lambda sample: sample.other_cores),
+        "cores of the one at rest": both(taken, lambda sample: sample.resting_cores),
     }
 
 
-def _row(
-    name: str,
-    unit: str,
-    taken: Taken,
-    figure: Callable[[Sample], float],
-    detail: dict[str, tuple[float, float]],
-    *,
-    better: Better = "higher",
-    goal: float | None = None,
-    floor: float | None = None,
-    peer: str = PEER,
-) -> Row:
-    ours, theirs = (
-        Side(tuple(figure(sample) for sample in samples), tuple(sample.generator_cpu for sample in samples))
-        for samples in taken
-    )
-    return Row(f"ledger/{name}", unit, better, ours, peer, theirs, goal, floor, detail)
-
-
-def _say(name: str) -> None:
-    print(f"  ledger/{name} …", file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.ledger", description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--ours", choices=sorted(MAKES), default="magnetar", help="the bookies that our client works on"
-    )
-    parser.add_argument("--rows", default=",".join(NAMES), metavar="NAME,NAME", help=f"of {', '.join(NAMES)}")
-    arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := sorted(set(names) - set(NAMES)):
-        parser.error(f"no such row: {', '.join(unknown)}")
-    began = time.monotonic()
-    print_table(run(arguments.ours, names))
-    print(f"in {(time.monotonic() - began) / 60:.1f} minutes")
+    command("ledger", __doc__, NAMES, run)
 
 
 if __name__ == "__main__":
