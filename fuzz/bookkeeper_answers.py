@@ -27,7 +27,7 @@ from magnetar.wire.bookkeeper.client import decode_response, decode_responses, e
 from magnetar.wire.bookkeeper.codes import Code, code_of_number
 from magnetar.wire.bookkeeper.frames import PREFIX, Buffer, frame_end
 from magnetar.wire.bookkeeper.hot_path import (
-    encode_adds_done,
+    encode_add_responses,
     encode_reads,
     read_response_header,
     scan_add_responses,
@@ -150,7 +150,7 @@ def _v2_answers() -> list[bytes]:
     reads = [read_response_header(_LEDGER, entry, 5) + b"entry" for entry in _READS]
     reads[-1] = read_response_header(_LEDGER, _READS[-1], 0, Code.ENOENTRY)
     batch = encode_response(m.BatchReadResponse(Code.EOK, _LEDGER, 20, 1, [b"one", b"two"], version=2))
-    adds = [encode_adds_done(_LEDGER, [entry]) for entry in _ADDS]
+    adds = [encode_add_responses([_LEDGER], [entry], [0]) for entry in _ADDS]
     return [
         b"".join([*adds, *reads, batch]),
         b"".join([*reversed(reads), *reversed(adds)]),

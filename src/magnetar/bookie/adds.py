@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.gate import Gate
-from magnetar.bookie.ledgers import Ledger, LedgerTable
+from magnetar.bookie.ledgers import Ledger, LedgerTable, move_lacs
 from magnetar.bookie.read_only import ReadOnlySwitch
 from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer
@@ -49,6 +49,9 @@ class EntrySink(Protocol):
     def add_run(
         self, ledger_id: int, chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
     ) -> None: ...
+    def add_many(
+        self, ledger_ids: list[int], chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
+    ) -> None: ...
 
 
 class RecordSink(Protocol):
@@ -65,11 +68,15 @@ class AddLimits(NamedTuple):
 
 
 class DurableAdds(NamedTuple):
-    """A journal token: these entries of one ledger are durable, tell their writer."""
+    """A journal token: these entries are durable, tell their writer."""
 
     connection: Connection
-    ledger_id: int
-    entry_ids: list[int]
+    frames: bytes
+    """The adds as they came, one behind the other."""
+    offsets: list[int]
+    """Where the entries begin in the frames."""
+    ledger_ids: list[int]
+    """One for all entries, or one for each."""
 
 
 class DurableAdd(NamedTuple):
@@ -110,36 +117,30 @@ class Adds:
     def on_run(self, connection: Connection, buffer: Buffer, start: int, run: AddRun) -> bool:
         if self._must_wait(connection):
             return False
-        find = self._table.find_context
-        ledgers = [find(context) for context in run.contexts]
+        ledgers = list(map(self._table.find_context, run.contexts))
         may_pass = not (self._switch.is_read_only or self.cache_gate.refuses)
-        if None in ledgers or not may_pass or not self._has_quota(connection, len(run.entry_ids)):
+        if not all(ledgers) or not may_pass or not self._has_quota(connection, len(run.entry_ids)):
             return self._admit_one_by_one(connection, buffer, run)
-        self._accept(connection, bytes(memoryview(buffer)[start : run.end]), start, run, ledgers)
+        chunk = bytes(memoryview(buffer)[start : run.end])
+        self._accept(connection, chunk, start, run, cast("list[Ledger]", ledgers))
         return True
 
-    def _accept(
-        self, connection: Connection, chunk: bytes, base: int, run: AddRun, ledgers: list[Ledger | None]
-    ) -> None:
+    def _accept(self, connection: Connection, chunk: bytes, base: int, run: AddRun, ledgers: Sequence[Ledger]) -> None:
         """Every entry of the run, which stands in the chunk from `base` on."""
         offsets = [offset - base for offset in run.offsets] if base else run.offsets
-        if len(ledgers) == 1:  # By far the most common: one writer, one ledger.
-            parts = [(ledgers[0], run.entry_ids, offsets, run.lengths, run.lacs)]
-        else:
-            bounds = [*run.firsts, len(run.entry_ids)]
-            parts = [
-                (ledger, run.entry_ids[a:b], offsets[a:b], run.lengths[a:b], run.lacs[a:b])
-                for ledger, a, b in zip(ledgers, bounds, bounds[1:], strict=False)
-            ]
         now_ms = self._now_ms()
-        tokens = []
-        for ledger, entry_ids, part_offsets, lengths, lacs in parts:
-            assert ledger is not None
-            self._storage.add_run(ledger.id, chunk, entry_ids, part_offsets, lengths)
-            ledger.move_lac(max(lacs), now_ms)
-            tokens.append(DurableAdds(connection, ledger.id, entry_ids))
-        self._begin(connection, len(run.entry_ids))
-        self._journal.submit(RecordKind.ADDS, (chunk,), tokens)
+        if len(ledgers) == 1:  # By far the most common: one writer, one ledger.
+            ledger_ids = [ledgers[0].id]
+            self._storage.add_run(ledgers[0].id, chunk, run.entry_ids, offsets, run.lengths)
+            ledgers[0].move_lac(max(run.lacs), now_ms)
+        else:
+            if len(ledgers) < len(run.entry_ids):
+                ledgers = _for_each_entry(ledgers, run)
+            ledger_ids = [ledger.id for ledger in ledgers]
+            self._storage.add_many(ledger_ids, chunk, run.entry_ids, offsets, run.lengths)
+            move_lacs(ledgers, run.lacs, now_ms)
+        self._begin(connection, len(offsets))
+        self._journal.submit(RecordKind.ADDS, (chunk,), [DurableAdds(connection, chunk, offsets, ledger_ids)])
 
     def on_add(self, connection: Connection, request: AddEntry) -> bool:
         """One add that is not a compact frame; it is stored in the same form."""
@@ -175,9 +176,9 @@ class Adds:
     def on_durable(self, tokens: Iterable[DurableAdds | DurableAdd]) -> None:
         for token in tokens:
             if isinstance(token, DurableAdds):
-                connection, ledger_id, entry_ids = token
-                connection.send((encode_adds_done(ledger_id, entry_ids),), len(entry_ids))
-                self._end(connection, len(entry_ids))
+                connection, frames, offsets, _ = token
+                connection.send((encode_adds_done(frames, offsets),), len(offsets))
+                self._end(connection, len(offsets))
             else:
                 if token.answer:
                     token.connection.send((token.answer,))
@@ -296,6 +297,12 @@ class Adds:
                 gate.wait(connection)
                 return True
         return False
+
+
+def _for_each_entry(ledgers: Sequence[Ledger], run: AddRun) -> list[Ledger]:
+    """From one for each context to one for each entry."""
+    bounds = [*run.firsts, len(run.entry_ids)]
+    return [ledger for ledger, a, b in zip(ledgers, bounds, bounds[1:], strict=False) for _ in range(a, b)]
 
 
 def _slice(run: AddRun, a: int, b: int) -> AddRun:

@@ -25,7 +25,7 @@ from magnetar.config.journal import JournalConfig
 from magnetar.errors import ConfigError, DiskError, FileMissingError, JournalDamagedError, JournalFailedError
 from magnetar.runtime.disk import Buffer, Disk
 from magnetar.runtime.runtime import Runtime
-from magnetar.storage.frames import ENTRY_OFFSET, by_ledger, scan_frames
+from magnetar.storage.frames import ENTRY_OFFSET
 from magnetar.storage.journal import Journal, OnDurable, OnFailed
 from magnetar.storage.journal_files import DIRECTORY
 from magnetar.storage.journal_format import JournalRecord, RecordKind
@@ -207,30 +207,26 @@ class SeveralJournals:
         if self._failure is not None:
             raise self._failure
         chunk = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        at = ENTRY_OFFSET if kind is RecordKind.ADDS else 0
-        if kind is not RecordKind.ADDS or not isinstance(token, list) or len(token) == 1:
-            (ledger_id,) = _LEDGER_ID.unpack_from(chunk, at)
-            return self.of(ledger_id).submit(kind, (chunk,), token)
-        return self._submit_run(chunk, token)
+        if isinstance(token, list) and isinstance(token[0], DurableAdds) and len(token[0].ledger_ids) > 1:
+            return self._submit_run(token[0])
+        (ledger_id,) = _LEDGER_ID.unpack_from(chunk, ENTRY_OFFSET if kind is RecordKind.ADDS else 0)
+        return self.of(ledger_id).submit(kind, (chunk,), token)
 
     def of(self, ledger_id: int) -> Journal:
         return self._journals[ledger_id % len(self._journals)]
 
-    def _submit_run(self, chunk: Buffer, tokens: list[object]) -> int:
-        """Adds of several ledgers, each token with its ledger's id; the frames of a journal stay in their order."""
+    def _submit_run(self, token: DurableAdds) -> int:
+        """Adds of several ledgers: each journal gets the frames of its own, in their order, and a token for them."""
+        connection, frames, offsets, ledger_ids = token
         count = len(self._journals)
-        parts: list[list[Buffer]] = [[] for _ in self._journals]
-        waiting: list[list[object]] = [[] for _ in self._journals]
-        run = scan_frames(chunk, "adds to be journaled")
-        view = memoryview(chunk)
-        for ledger_id, a, b in by_ledger(run):
-            end = run.offsets[b - 1] + run.lengths[b - 1]
-            parts[ledger_id % count].append(view[run.offsets[a] - ENTRY_OFFSET : end])
-        for token in tokens:
-            assert isinstance(token, DurableAdds), "only runs of frames hold several ledgers"
-            waiting[token.ledger_id % count].append(token)
+        view = memoryview(frames)
+        starts = [offset - ENTRY_OFFSET for offset in offsets]
+        ends = [*starts[1:], len(frames)]
         sequence = 0
-        for journal, chunks, told in zip(self._journals, parts, waiting, strict=True):
-            if chunks:
-                sequence = journal.submit(RecordKind.ADDS, chunks, told)
+        for number, journal in enumerate(self._journals):
+            mine = [index for index, ledger_id in enumerate(ledger_ids) if ledger_id % count == number]
+            if mine:
+                its_offsets = [offsets[index] for index in mine]
+                told = DurableAdds(connection, frames, its_offsets, [ledger_ids[index] for index in mine])
+                sequence = journal.submit(RecordKind.ADDS, [view[starts[i] : ends[i]] for i in mine], [told])
         return sequence

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -67,9 +67,23 @@ class Ledger:
             return
         self.lac = lac
         self.lac_changed_ms = now_ms
+        if self.waiters:
+            self.tell_waiters()
+
+    def tell_waiters(self) -> None:
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter()
+
+
+def move_lacs(ledgers: Iterable[Ledger], lacs: Iterable[int], now_ms: int) -> None:
+    """`move_lac` of many, without a call for each."""
+    for ledger, lac in zip(ledgers, lacs, strict=True):
+        if lac > ledger.lac:
+            ledger.lac = lac
+            ledger.lac_changed_ms = now_ms
+            if ledger.waiters:
+                ledger.tell_waiters()
 
 
 class FlagStore(Protocol):

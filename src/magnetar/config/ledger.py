@@ -215,7 +215,7 @@ class LedgerConfig:
 
     recovery_reads_in_flight_max: int = knob(
         64,
-        "Entries that recovery reads at once. It begins with one and doubles with each that is found, up to this.",
+        "Entries that recovery reads at once, at most: as far as bookies told of entries, and a few behind that.",
         at_least=1,
         at_most=10_000,
         bookkeeper="recoveryReadBatchSize",

@@ -85,20 +85,27 @@ def interpret(keys: LedgerKeys, entry_id: int, response: AnyResponse | Answer, *
     """Of a read of one entry, `LAST_ENTRY` included, or of a batch that begins with this entry."""
     if isinstance(response, Answer):
         return response
-    code = response.code
+    bodies = _bodies(response)[:entries_max]  # Nothing that was not asked for, whatever the bookie sends.
+    max_lac = response.max_lac if isinstance(response, ReadResponse) else None
+    return interpret_bodies(keys, entry_id, response.code, bodies, max_lac)
+
+
+def interpret_bodies(
+    keys: LedgerKeys, entry_id: int, code: Code, bodies: Sequence[Buffer], max_lac: int | None = None
+) -> Answer:
+    """The same, of what the response says. The bodies count only if the code is EOK."""
     if code is Code.EUA:
         raise wrong_password(keys.ledger_id)
     if code is not Code.EOK:
         finding = _FINDINGS.get(code, Finding.REFUSED)
         return Answer(finding, code=code, why=code.name if finding is Finding.REFUSED else "")
-    bodies = _bodies(response)[:entries_max]  # Nothing that was not asked for, whatever the bookie sends.
     try:
         entries = [_open(keys, entry_id, step, body) for step, body in enumerate(bodies)]
     except DigestMismatchError as error:
         return Answer(Finding.DAMAGED, code=code, why=str(error))
     if not entries:
         return Answer(Finding.REFUSED, code=code, why="an answer without an entry")
-    return Answer(Finding.PRESENT, entries, code, response.max_lac if isinstance(response, ReadResponse) else None)
+    return Answer(Finding.PRESENT, entries, code, max_lac)
 
 
 def _bodies(response: AnyResponse) -> Sequence[Buffer]:

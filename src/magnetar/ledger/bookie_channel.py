@@ -167,9 +167,15 @@ class BookieChannel(Channel):
         return self._requests.request(request, timeout_s=timeout_s)
 
     def send_reads(
-        self, ledger_id: int, entry_ids: Sequence[int], listener: ReadListener, *, timeout_s: float
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        listener: ReadListener,
+        *,
+        timeout_s: float,
+        fence_with: bytes | None = None,
     ) -> PendingReads:
-        return self._requests.send_reads(ledger_id, entry_ids, listener, timeout_s=timeout_s)
+        return self._requests.send_reads(ledger_id, entry_ids, listener, timeout_s=timeout_s, fence_with=fence_with)
 
     def on_answered(self, pending: Pending, answers: int) -> None:
         self._requests.on_answered(pending, answers)

@@ -43,7 +43,11 @@ class BookieWay:
         return not self.channels and self._attempt is None and self._loop.time() >= self._not_before
 
     async def connect(self) -> None:
-        """Returns when there is one channel more; BookieUnavailableError when there is not."""
+        """Returns when there is one channel more; BookieUnavailableError when there is not.
+
+        Anything else that an attempt fails with is raised as it is, to everybody who waits for it: it is no bookie's
+        fault. The delay before the next attempt holds all the same.
+        """
         if self._attempt is None:
             wait_s = self._not_before - self._loop.time()
             if wait_s > 0:
@@ -58,12 +62,15 @@ class BookieWay:
             raise BookieUnavailableError(self._last_error if made is None else str(made.error))
 
     async def _connect(self) -> BookieChannel | None:
-        """Never fails: what went wrong is kept for those who wait."""
+        """What went wrong is kept for those who wait."""
         try:
             channel = await BookieChannel.connect(self._bookie_id, self._config, self._dial)
         except MagnetarError as error:
             self._fail(error)
             return None
+        except Exception as error:
+            self._fail(BookieUnavailableError(f"no connection to bookie {self._bookie_id}: {error!r}"))
+            raise
         finally:
             self._attempt = None
         if channel.error is not None:  # Lost in the same turn of the loop.

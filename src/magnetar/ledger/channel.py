@@ -101,9 +101,20 @@ class Channel(ABC):
 
     @abstractmethod
     def send_reads(
-        self, ledger_id: int, entry_ids: Sequence[int], listener: ReadListener, *, timeout_s: float
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        listener: ReadListener,
+        *,
+        timeout_s: float,
+        fence_with: bytes | None = None,
     ) -> ReadTicket:
-        """Plain reads of entries by their ids, all different, in v2. Each is answered or fails within the time, once.
+        """Reads of entries by their ids, all different, in v2. Each is answered or fails within the time, once.
+
+        With the ledger's master key in `fence_with` each of them fences the ledger first, and `LAST_ENTRY` may be among
+        them. Only such an answer is a promise to be fenced, and v2 links an answer to its request by ledger and entry
+        alone: so a read that fences travels in v2 only while nothing else is under way there for that entry, and as
+        long as it is, others go to v3. It also goes to v3 when the connection for v2 is unwritable.
 
         Refused like `request`, before anything was sent.
         """
@@ -112,8 +123,7 @@ class Channel(ABC):
     async def request(self, request: AnyRequest, *, timeout_s: float) -> AnyResponse:
         """The answer, in whichever version the request says; its `txn_id` is chosen here. Not for v2 adds.
 
-        A read that fences travels in v3, whatever it says: v2 links an answer to its request by ledger and entry
-        alone, so the answer to another read of the same entry could be taken for the promise to be fenced.
+        A read that fences travels in v3, whatever it says: see `send_reads`.
 
         RequestTimeoutError when the time is over, BookieUnavailableError when the channel is lost, owes too many
         answers, or is unwritable in that version. A code other than EOK is an answer, not an error.
@@ -129,6 +139,10 @@ class Channel(ABC):
 
 class ReadTicket(Protocol):
     """What `send_reads` returns."""
+
+    @property
+    def is_settled(self) -> bool:
+        """The listener was told about all of these reads."""
 
     def cancel(self) -> None:
         """The listener hears no more of these reads."""

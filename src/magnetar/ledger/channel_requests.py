@@ -1,8 +1,8 @@
 """The requests of a channel: asked in v2 or v3, answered, out of time, or given up.
 
-Versions:  reads of entries and batch reads travel in v2; whatever v2 has no request for, a read that fences, and a
-           read whose answer in v2 could be taken for another's, in v3. That connection is opened when it is first
-           needed, and requests wait for it.
+Versions:  reads of entries and batch reads travel in v2; whatever v2 has no request for, and a read whose answer in v2
+           could be taken for another's, in v3. That connection is opened when it is first needed, and requests wait
+           for it.
 Told once: every request is in the books (`_owed`, the wheel of deadlines, a connection) until it is over, and leaves
            all of them before whoever asked is told.
 Read next: pending_requests.py, compact_connection.py, full_connection.py
@@ -27,7 +27,7 @@ from magnetar.ledger.pending_requests import Pending, PendingReads, PendingReque
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import Buffer
-from magnetar.wire.bookkeeper.hot_path import encode_reads
+from magnetar.wire.bookkeeper.hot_path import encode_fencing_reads, encode_reads
 from magnetar.wire.bookkeeper.messages import V3, AddEntry, AnyRequest, AnyResponse, BatchRead, ReadEntry, ReadResponse
 
 _Awaited: TypeAlias = tuple[asyncio.Future[AnyResponse], Pending]
@@ -95,28 +95,55 @@ class ChannelRequests:
             self.give_up(pending)  # If nobody waits any more; otherwise it is over.
 
     def send_reads(
-        self, ledger_id: int, entry_ids: Sequence[int], listener: ReadListener, *, timeout_s: float
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        listener: ReadListener,
+        *,
+        timeout_s: float,
+        fence_with: bytes | None = None,
     ) -> PendingReads:
-        self._check_room(self._compact, len(entry_ids))
         compact = self._compact
-        plain, ambiguous = entry_ids, []
-        if compact.given_up:
-            plain = [entry_id for entry_id in entry_ids if not compact.is_ambiguous(ledger_id, entry_id)]
-            ambiguous = [entry_id for entry_id in entry_ids if compact.is_ambiguous(ledger_id, entry_id)]
-            if ambiguous:
-                self._check_room(self._full, len(entry_ids))
-        reads = PendingReads(self, self._channel, timeout_s, ledger_id, plain, listener)
-        assert len(reads.unanswered) == len(plain), "an entry is asked for once"
-        if plain:
+        together, apart = self._divided(ledger_id, entry_ids, fences=fence_with is not None)
+        if together:
+            self._check_room(compact, len(entry_ids))
+        if apart:
+            self._check_room(self._full, len(entry_ids))
+        reads = PendingReads(self, self._channel, timeout_s, ledger_id, together, listener, fence_with)
+        assert len(reads.unanswered) == len(together), "an entry is asked for once"
+        if together:
+            if fence_with is None:
+                frames = encode_reads(ledger_id, together)
+            else:
+                frames = encode_fencing_reads(ledger_id, together, fence_with)
             compact.expect_reads(reads)
             self._begin(reads)
-            compact.send((encode_reads(ledger_id, plain),))
-        for entry_id in ambiguous:
+            compact.send((frames,))
+        for entry_id in apart:
             self._read_apart(reads, entry_id)
         return reads
 
+    def _divided(
+        self, ledger_id: int, entry_ids: Sequence[int], *, fences: bool
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """What travels in v2, and what in v3."""
+        compact = self._compact
+        if fences:
+            if not compact.is_writable:  # Writers have filled it: a fence is not to wait for them.
+                return (), entry_ids
+        elif not compact.given_up and not compact.fencing:
+            return entry_ids, ()
+        apart = [entry_id for entry_id in entry_ids if compact.is_ambiguous(ledger_id, entry_id, fences=fences)]
+        if not apart:
+            return entry_ids, ()
+        return [entry_id for entry_id in entry_ids if entry_id not in apart], apart
+
     def _read_apart(self, reads: PendingReads, entry_id: int) -> None:
-        pending = self._ask_full(ReadEntry(reads.ledger_id, entry_id), reads.timeout_s)
+        key = reads.fence_with
+        request = ReadEntry(
+            reads.ledger_id, entry_id, fence=key is not None, master_key=key, high_priority=key is not None
+        )
+        pending = self._ask_full(request, reads.timeout_s)
         reads.apart.append(pending)
 
         def tell(future: asyncio.Future[AnyResponse]) -> None:

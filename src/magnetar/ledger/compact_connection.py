@@ -4,6 +4,8 @@ Linking:   v2 has no request number. An answer to an add belongs to whoever writ
            the first who asked for that entry; an answer to a batch read carries the number we gave it.
 Given up:  a read that nobody waits for any more keeps its place: its answer, when it comes late, must not be taken for
            that of a later read of the same entry. While one such is open, the entry is read in v3 (`is_ambiguous`).
+Fencing:   the answer to a read that fences is a promise, and must not be mistaken for another's, nor another's for it:
+           such a read is alone with its entry here. Who comes meanwhile goes to v3 too.
 Read next: bookie_channel.py
 """
 
@@ -42,6 +44,8 @@ class CompactConnection(Connection):
         super().__init__(bookie_id, unsent_bytes_max=unsent_bytes_max)
         self.given_up = 0
         """Reads whose answer may come and that nobody waits for."""
+        self.fencing = 0
+        """Reads that fence, and whose answer may come."""
         self._owner = owner
         self._reads: dict[_Key, PendingReads] = {}
         self._more_reads: dict[_Key, deque[PendingReads]] = {}  # Those behind the first, for the same entry.
@@ -50,18 +54,23 @@ class CompactConnection(Connection):
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    def is_ambiguous(self, ledger_id: int, entry_id: int) -> bool:
+    def is_ambiguous(self, ledger_id: int, entry_id: int, *, fences: bool = False) -> bool:
         key = (ledger_id, entry_id)
         first = self._reads.get(key)
         if first is None:
             return False
+        if fences or first.fence_with is not None:
+            return True
         return first.is_over or any(later.is_over for later in self._more_reads.get(key, ()))
 
     def expect_reads(self, reads: PendingReads) -> None:
         ledger_id, waiting = reads.ledger_id, self._reads
+        if reads.fence_with is not None:
+            self.fencing += len(reads.unanswered)
         for entry_id in reads.unanswered:
             key = (ledger_id, entry_id)
             if key in waiting:
+                assert reads.fence_with is None, "a read that fences is alone with its entry"
                 self._more_reads.setdefault(key, deque()).append(reads)
             else:
                 waiting[key] = reads
@@ -130,6 +139,8 @@ class CompactConnection(Connection):
     def _take(self, key: _Key) -> PendingReads | None:
         """Whoever asked first; from here on it must be told."""
         reads = self._reads.pop(key, None)
+        if reads is not None and reads.fence_with is not None:
+            self.fencing -= 1
         if self._more_reads and (later := self._more_reads.get(key)):
             self._reads[key] = later.popleft()
             if not later:

@@ -83,22 +83,35 @@ class PendingRequest(Pending):
 class PendingReads(Pending):
     """Reads of several entries of one ledger, in v2. Also what `Channel.send_reads` returns."""
 
-    __slots__ = ("apart", "channel", "ledger_id", "listener", "unanswered")
+    __slots__ = ("apart", "channel", "fence_with", "ledger_id", "listener", "unanswered")
 
     def __init__(
-        self, keeper: Keeper, channel: Channel, timeout_s: float, ledger_id: int, ids: Iterable[int], to: ReadListener
+        self,
+        keeper: Keeper,
+        channel: Channel,
+        timeout_s: float,
+        ledger_id: int,
+        ids: Iterable[int],
+        to: ReadListener,
+        fence_with: bytes | None = None,
     ) -> None:
         super().__init__(keeper, timeout_s)
         self.channel = channel
         self.ledger_id = ledger_id
         self.unanswered = dict.fromkeys(ids)
         self.listener = to
+        self.fence_with = fence_with
+        """The master key, if these fence."""
         self.apart: list[PendingRequest] = []
         """Reads that were asked for together with these, and travel in v3."""
 
     @property
     def owed(self) -> int:
         return 0 if self.is_over else len(self.unanswered)
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.owed and all(request.is_over for request in self.apart)
 
     def answer(self, entry_ids: Sequence[int], codes: Sequence[int], bodies: Sequence[Buffer]) -> None:
         for entry_id in entry_ids:

@@ -78,6 +78,14 @@ class LedgerReader:
             raise self._beyond(last)
         return await self._read(EntryId(first), EntryId(last))
 
+    async def read_some(self, first: int, last: int) -> Sequence[Entry]:
+        """At least the first of these entries, and as many behind it as one answer brings. For a caller that knows them
+        to be committed, from the ledger's own writer if not from this reader."""
+        _check_range(first, last)
+        if self.is_closed and last > self._view.lac:
+            raise self._beyond(last)
+        return await self._read_chunk(EntryId(first), EntryId(last))
+
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
         """Whatever some bookie has, committed or not: what is returned may not be part of the ledger in the end."""
         _check_range(first, last)

@@ -10,7 +10,7 @@ Steps:     1. IN_RECOVERY by compare-and-set: from now on the old writer cannot 
 Safe:      a recovery may end at any point, and any number may run side by side. What they write is what they found, and
            only the close makes a decision true. Who loses it takes what is there.
 Bound:     `ledger.recovery_timeout_ms` for 2 and 3; a limited number of tries, with pauses, for 1 and 4.
-Read next: recovery_decisions.py, recovery_reads.py, write_back.py, docs/ledger-protocol.md
+Read next: recovery_decisions.py, fence.py, recovery_reads.py, write_back.py, docs/ledger-protocol.md
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 from magnetar.errors import LedgerRecoveryError, MagnetarError, WrongPasswordError
 from magnetar.ids import EntryId
 from magnetar.ledger.compare_and_set import compare_and_set
+from magnetar.ledger.fence import Fenced, fence
 from magnetar.ledger.keys import LedgerKeys
 from magnetar.ledger.parts import Parts
 from magnetar.ledger.reads import EntryReads
 from magnetar.ledger.recovery_decisions import Lost, closed, first_to_read, in_recovery, merge, resolve
-from magnetar.ledger.recovery_reads import Fenced, RecoveryReads, fence
+from magnetar.ledger.recovery_reads import RecoveryReads
 from magnetar.ledger.write_back import WriteBack
 from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.versioned import Versioned
@@ -63,11 +63,13 @@ async def recover(
 
     LedgerRecoveryError: it stays in recovery, and another try may succeed. WrongPasswordError: it will not.
     """
-    return await Recovery(keys, parts, on_progress or (lambda _: None)).run(known)
+    return await Recovery(keys, parts, on_progress).run(known)
 
 
 class Recovery:
-    def __init__(self, keys: LedgerKeys, parts: Parts, on_progress: Callable[[RecoveryProgress], None]) -> None:
+    def __init__(
+        self, keys: LedgerKeys, parts: Parts, on_progress: Callable[[RecoveryProgress], None] | None = None
+    ) -> None:
         self._keys = keys
         self._parts = parts
         self._on_progress = on_progress
@@ -114,15 +116,13 @@ class Recovery:
         first = first_to_read(metadata, fenced.lac)
         self._found = 0
         self._tell(first - 1, None)
-        async with AsyncExitStack() as closing:
-            reads = RecoveryReads(metadata, first, self._keys, self._parts, until)
-            closing.push_async_callback(reads.aclose)
-            last: Entry | None = None
-            writes: WriteBack | None = None
+        reads = RecoveryReads(metadata, first, self._keys, self._parts, until, fenced)
+        last: Entry | None = None
+        writes: WriteBack | None = None
+        try:
             while (entry := await reads.next()) is not None:
                 if writes is None:
                     writes = WriteBack(metadata, self._keys, self._parts, entry)
-                    closing.push_async_callback(writes.aclose)
                     await writes.open()
                 await writes.add(entry)
                 last = entry
@@ -133,12 +133,18 @@ class Recovery:
             await writes.wait_confirmed()
             self._tell(last.entry_id, writes)
             return _End(last.entry_id, last.length, writes.metadata)
+        finally:
+            try:
+                if writes is not None:
+                    await writes.aclose()
+            finally:
+                await reads.aclose()
 
     async def _end_at_lac(self, metadata: LedgerMetadata, last: EntryId, fenced: Fenced) -> _End:
         """Nothing was found behind the LAC. The length is in the last entry, wherever that is."""
         if last == NO_ENTRY:
             return _End(last, 0, metadata)
-        known = fenced.lengths.get(last)
+        known = fenced.length_at(last)
         if known is None:
             parts = self._parts
             reads = EntryReads(self._keys, parts.bookies, parts.config, parts.entropy)
@@ -146,7 +152,8 @@ class Recovery:
         return _End(last, known, metadata)
 
     def _tell(self, entry_id: int, writes: WriteBack | None) -> None:
-        self._on_progress(RecoveryProgress(entry_id, self._found, writes.confirmed if writes else 0))
+        if self._on_progress is not None:
+            self._on_progress(RecoveryProgress(entry_id, self._found, writes.confirmed if writes else 0))
 
     # --- 4: make it true ----------------------------------------------------------------------------------------------
 

@@ -1,182 +1,241 @@
-"""What recovery asks bookies: to be fenced, and which entries they have.
+"""The entries behind the LAC, as recovery reads them: each is found, certainly missing, or nobody can say.
 
 Invariant: every request here fences, so whoever says "no such entry" will not store it for the old writer later. Only
            explicit answers count (coverage.py decides).
-Undecided: asked again, with longer and longer pauses, until no time is left for another try: a bookie that restarts,
-           or a connection that is full just now, is no reason to give a ledger up.
+Undecided: asked again, with longer and longer pauses, until no time is left for another try.
 Ensemble:  the last one as it was when recovery began. A bookie that recovery itself put in the place of another never
            counts: it has what we wrote, which proves nothing.
-Window:    one entry at first, one more for every two that are found, up to `ledger.recovery_reads_in_flight_max`, and
-           not more than is expected to fit into `ledger.add_bytes_in_flight_max`: most ledgers end right behind the
-           LAC, those that do not deserve the speed, and reading far past the end costs as much as reading.
-Read next: recovery.py
+Whom:      one copy is enough to keep an entry. So what should be there according to the fence, since a bookie told of
+           a last entry behind it, is read from that one first; the others of the write set are asked when it does not
+           have it, fails, or takes several times as long as the fence did. What nobody told of is asked of the whole
+           write set at once, since only many can say that it is missing.
+Window:    up to one entry behind the last one that the fence told of; from there on one entry, and one more for every
+           two that are found. Up to `ledger.recovery_reads_in_flight_max`, and not more than is expected to fit into
+           `ledger.add_bytes_in_flight_max`. Reading far past the end costs as much as reading.
+Read next: fencing_reads.py, recovery.py
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from magnetar.errors import LedgerRecoveryError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.answers import Answer, ask, describe
-from magnetar.ledger.backoff import Backoff
+from magnetar.ledger.answers import Answer
+from magnetar.ledger.fence import Fenced
+from magnetar.ledger.fencing_reads import AnswerListener, FencingReads, undecided
 from magnetar.ledger.keys import LedgerKeys
 from magnetar.ledger.lac import sizes_of
 from magnetar.ledger.parts import Parts
-from magnetar.ledger.survey import survey
-from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata
-from magnetar.quorum.coverage import Meaning, Recovered, RecoveryRead, meaning_of
-from magnetar.quorum.write_sets import write_set
+from magnetar.ledger.patience import Patience
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.quorum.coverage import Recovered, RecoveryRead
+from magnetar.quorum.write_sets import write_sets
 from magnetar.wire.bookkeeper.digests import Entry
-from magnetar.wire.bookkeeper.messages import V3, ReadEntry
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 
-log = logging.getLogger(__name__)
-
-_PAUSE_LONGEST_S: Final = 2.0  # Beside a recovery's patience, short; for a bookie that is asked in vain, long.
+_FENCES_OF_PATIENCE: Final = 4  # A bookie that takes so many times as long as the fence did is slow.
+_NOTHING_TOLD: Final = Fenced({}, 0.0)
 
 
-class Fenced(NamedTuple):
-    lac: int
-    """The highest that any bookie told of."""
-    lengths: dict[int, int]
-    """Of the ledger up to and including these entries: the last one of each bookie."""
+class _Reading:
+    """One entry, until it is decided."""
+
+    __slots__ = ("answers", "asked_at", "entry", "entry_id", "error", "patience", "read", "unasked")
+
+    def __init__(self, entry_id: int, read: RecoveryRead, asked_at: float) -> None:
+        self.entry_id = entry_id
+        self.read = read
+        self.asked_at = asked_at
+        self.unasked: Sequence[int] = ()
+        """Positions of the write set that are left out while one is expected to have it."""
+        self.answers: dict[BookieId, Answer] = {}
+        self.entry: Entry | None = None
+        self.error: LedgerRecoveryError | None = None
+        self.patience: Patience | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.read.decision in (Recovered.FOUND, Recovered.ABSENT) or self.error is not None
 
 
-class _Patience:
-    """Pauses between tries, up to the time when another one could not be finished: so whoever gives up knows why."""
-
-    def __init__(self, parts: Parts, until: float) -> None:
-        self._backoff = Backoff(parts.entropy.random, longest_s=_PAUSE_LONGEST_S)
-        self._last_try = until - parts.config.read_timeout_ms / 1000
-        self._loop = asyncio.get_running_loop()
-
-    async def pause(self) -> bool:
-        """False: no time is left."""
-        pause_s = self._backoff.next_s()
-        if self._loop.time() + pause_s > self._last_try:
-            return False
-        await asyncio.sleep(pause_s)
-        return True
-
-
-async def fence(metadata: LedgerMetadata, keys: LedgerKeys, parts: Parts, until: float) -> Fenced:
-    """Returns when the old writer can no longer get an entry acknowledged. LedgerRecoveryError if it may still.
-
-    `until`: when it has to be done, in the loop's time.
-    """
-    patience = _Patience(parts, until)
-    request = _fencing_read(keys, LAST_ENTRY)
-    timeout_s = parts.config.read_timeout_ms / 1000
-    ensemble = metadata.fragments[-1].ensemble
-
-    async def attempt(bookie: BookieId) -> Answer:
-        return await ask(parts.bookies, bookie, keys, request, timeout_s)
-
-    while True:
-        found = await survey(sizes_of(metadata), ensemble, attempt, _is_fenced)
-        if found.is_covered:
-            entries = [entry for answer in found.answers.values() for entry in answer.entries]
-            lac = max((entry.lac for entry in entries), default=int(NO_ENTRY))
-            return Fenced(lac, {entry.entry_id: entry.length for entry in entries})
-        if not await patience.pause():
-            raise _undecided(keys, "too few bookies could be fenced", found.answers)
-
-
-def _is_fenced(answer: Answer) -> bool:
-    """A bookie fences before it looks for the entry, so a damaged one is no worse than none: it only hides a LAC."""
-    return answer.code is not None and meaning_of(answer.code) is not Meaning.NOTHING
-
-
-class RecoveryReads:
+class RecoveryReads(AnswerListener):
     """The entries from the first one on, in order, up to the first that is certainly missing."""
 
-    def __init__(self, metadata: LedgerMetadata, first: EntryId, keys: LedgerKeys, parts: Parts, until: float) -> None:
-        """`until`: when it has to be done, in the loop's time."""
-        self._metadata = metadata
-        self._ensemble = metadata.fragments[-1].ensemble
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        first: EntryId,
+        keys: LedgerKeys,
+        parts: Parts,
+        until: float,
+        fenced: Fenced = _NOTHING_TOLD,
+    ) -> None:
+        """`until`: when it has to be done, in the loop's time. `fenced`: what the fence told, if that is known."""
         self._sizes = sizes_of(metadata)
+        self._write_sets = write_sets(self._sizes.ensemble, self._sizes.write)
         self._keys = keys
         self._parts = parts
         self._until = until
+        self._loop = asyncio.get_running_loop()
+        self._asking = FencingReads(metadata.fragments[-1].ensemble, keys, parts, self)
+        self._head = int(first)
         self._next = int(first)
-        self._window = 1
-        self._found = 0
-        self._largest = 1
-        self._reading: deque[asyncio.Task[Entry | None]] = deque()
+        self._told = {position: entry.entry_id for position, entry in fenced.last_entries.items()}
+        self._told_end = max(self._told.values(), default=-1)
+        self._found_beyond = 0
+        self._largest = max(map(_expected_bytes, fenced.last_entries.values()), default=1)
+        self._reading: dict[int, _Reading] = {}
+        self._failure: Exception | None = None
+        self._moved: asyncio.Future[None] | None = None
+        config = parts.config
+        slow_ms = min(
+            config.speculative_read_max_ms,
+            max(config.speculative_read_min_ms, fenced.took_s * 1000 * _FENCES_OF_PATIENCE),
+        )
+        self._slow_s = slow_ms / 1000
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._pauses: dict[int, asyncio.TimerHandle] = {}
 
     async def next(self) -> Entry | None:
         """None: the ledger ends before this entry, and nothing behind it counts. LedgerRecoveryError: nobody knows."""
-        loop = asyncio.get_running_loop()
-        while len(self._reading) < self._window:
-            name = f"recovery of ledger {self._keys.ledger_id}: entry {self._next}"
-            self._reading.append(loop.create_task(self._read(self._next), name=name))
-            self._next += 1
-        entry = await self._reading[0]
-        self._reading.popleft()
-        if entry is not None:
-            self._widen(entry)
-        return entry
+        self._begin_more()
+        reading = self._reading[self._head]
+        while not reading.is_over and self._failure is None:
+            self._moved = self._loop.create_future()
+            await self._moved
+        if self._failure is not None:
+            raise self._failure
+        if reading.error is not None:
+            raise reading.error
+        del self._reading[self._head]
+        self._head += 1
+        if reading.entry is not None:
+            self._widen(reading.entry)
+        return reading.entry
 
     def _widen(self, found: Entry) -> None:
-        config = self._parts.config
         self._largest = max(self._largest, len(found.payload))
+        if found.entry_id > self._told_end:
+            self._found_beyond += 1
+
+    def _window_end(self) -> int:
+        config = self._parts.config
         fitting = config.add_bytes_in_flight_max // (self._largest * self._sizes.write)  # Everybody may send a copy.
-        self._found += 1
-        self._window = max(1, min(1 + self._found // 2, config.recovery_reads_in_flight_max, fitting))
+        most = max(1, min(config.recovery_reads_in_flight_max, fitting))
+        return min(max(self._head + 1, self._told_end + 2) + self._found_beyond // 2, self._head + most)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _begin_more(self) -> None:
+        end = self._window_end()
+        if self._next >= end:
+            return
+        now = self._loop.time()
+        shares: dict[int, list[int]] = {}
+        for entry_id in range(self._next, end):
+            reading = self._reading[entry_id] = _Reading(entry_id, RecoveryRead(self._sizes, entry_id), now)
+            for position in self._first_asked(reading):
+                shares.setdefault(position, []).append(entry_id)
+        self._next = end
+        self._ask(shares)
+
+    def _first_asked(self, reading: _Reading) -> Sequence[int]:
+        """One who should have it, or everybody. Which one differs by ledger, so that all bookies have their share."""
+        members = self._write_sets[reading.entry_id % self._sizes.ensemble]
+        if reading.entry_id > self._told_end:
+            return members
+        holders = [position for position in members if self._told.get(position, -1) >= reading.entry_id]
+        if not holders:
+            return members
+        ensemble_size, begin = self._sizes.ensemble, self._keys.ledger_id
+        first = min(holders, key=lambda position: (position - begin) % ensemble_size)
+        reading.unasked = [position for position in members if position != first]
+        if reading.unasked and self._slow_timer is None:
+            self._slow_timer = self._loop.call_later(self._slow_s, self._on_slow)
+        return (first,)
+
+    def _ask_others(self, readings: Iterable[_Reading]) -> None:
+        shares: dict[int, list[int]] = {}
+        for reading in readings:
+            for position in reading.unasked:
+                shares.setdefault(position, []).append(reading.entry_id)
+            reading.unasked = ()
+        self._ask(shares)
+
+    def _ask(self, shares: dict[int, list[int]]) -> None:
+        for position, entry_ids in shares.items():
+            self._asking.ask(position, entry_ids)
+
+    def _on_slow(self) -> None:
+        """Somebody who should have entries has not said so yet."""
+        self._slow_timer = None
+        now = self._loop.time()
+        waiting = [reading for reading in self._reading.values() if reading.unasked and not reading.is_over]
+        self._ask_others([reading for reading in waiting if now - reading.asked_at >= self._slow_s])
+        later = [reading.asked_at for reading in waiting if reading.unasked]
+        if later:
+            self._slow_timer = self._loop.call_at(min(later) + self._slow_s, self._on_slow)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def on_answers(self, position: int, answers: Sequence[tuple[int, Answer]]) -> None:
+        undecided_yet = []
+        for entry_id, answer in answers:
+            reading = self._reading.get(entry_id)
+            if reading is None or reading.is_over:  # The others were enough.
+                continue
+            self._decide(reading, position, answer)
+            if reading.unasked and not reading.is_over:
+                undecided_yet.append(reading)
+        if undecided_yet:
+            self._ask_others(undecided_yet)
+        self._wake()
+
+    def _decide(self, reading: _Reading, position: int, answer: Answer) -> None:
+        reading.answers[self._asking.ensemble[position]] = answer
+        decision = reading.read.on_answer(position, answer.meaning)
+        if decision is Recovered.FOUND:
+            reading.entry = answer.entries[0]
+        elif decision is Recovered.UNKNOWN:
+            self._pause(reading)
+
+    def _pause(self, reading: _Reading) -> None:
+        reading.patience = reading.patience or Patience(self._parts, self._until)
+        pause_s = reading.patience.next_s()
+        if pause_s is None:
+            why = f"nobody can say whether it has entry {reading.entry_id}"
+            reading.error = undecided(self._keys, why, reading.answers)
+        else:
+            self._pauses[reading.entry_id] = self._loop.call_later(pause_s, self._ask_again, reading)
+
+    def _ask_again(self, reading: _Reading) -> None:
+        """Everybody was heard, or lost: so no answer to what was asked before can still come."""
+        entry_id = reading.entry_id
+        del self._pauses[entry_id]
+        reading.read = RecoveryRead(self._sizes, entry_id)
+        reading.answers = {}
+        self._ask({position: [entry_id] for position in self._write_sets[entry_id % self._sizes.ensemble]})
+
+    def on_asking_failed(self, error: Exception) -> None:
+        self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._moved is not None and not self._moved.done():
+            self._moved.set_result(None)
 
     async def aclose(self) -> None:
-        tasks = list(self._reading)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _read(self, entry_id: int) -> Entry | None:
-        patience = _Patience(self._parts, self._until)
-        while True:
-            answers: dict[BookieId, Answer] = {}
-            decision = await self._decide(entry_id, answers)
-            if decision is Recovered.FOUND:
-                return next(answer.entries[0] for answer in answers.values() if answer.entries)
-            if decision is Recovered.ABSENT:
-                return None
-            if not await patience.pause():
-                raise _undecided(self._keys, f"nobody can say whether it has entry {entry_id}", answers)
-
-    async def _decide(self, entry_id: int, answers: dict[BookieId, Answer]) -> Recovered:
-        """Asks the whole write set at once, and stops as soon as it is decided."""
-        read = RecoveryRead(self._sizes, entry_id)
-        request = _fencing_read(self._keys, entry_id)
-        timeout_s = self._parts.config.read_timeout_ms / 1000
-        asked = {
-            asyncio.ensure_future(
-                ask(self._parts.bookies, self._ensemble[position], self._keys, request, timeout_s)
-            ): position
-            for position in write_set(self._sizes.ensemble, self._sizes.write, entry_id)
-        }
-        try:
-            while read.decision is Recovered.PENDING:
-                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in asked if task.done()]:
-                    position = asked.pop(task)
-                    answer = answers[self._ensemble[position]] = task.result()
-                    read.on_answer(position, answer.meaning)
-            return read.decision
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+        for timer in self._pauses.values():
+            timer.cancel()
+        self._pauses.clear()
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+        self._reading.clear()
+        await self._asking.aclose()
 
 
-def _fencing_read(keys: LedgerKeys, entry_id: int) -> ReadEntry:
-    return ReadEntry(keys.ledger_id, entry_id, fence=True, master_key=keys.master_key, high_priority=True, version=V3)
-
-
-def _undecided(keys: LedgerKeys, why: str, answers: dict[BookieId, Answer]) -> LedgerRecoveryError:
-    return LedgerRecoveryError(
-        f"ledger {keys.ledger_id} was not recovered: {why} ({describe(answers)}). It is not closed, and its entries "
-        "are as they were: try again when these bookies are back"
-    )
+def _expected_bytes(last: Entry) -> int:
+    """Of an entry like those before the last: it says how long all of them are together."""
+    return max(1, len(last.payload), last.length // (last.entry_id + 1))

@@ -50,7 +50,7 @@ class Repair:
         self._cancelled: list[asyncio.Task[None]] = []
         self._change_times: deque[float] = deque()
         self._short_since: float | None = None  # Since when replacements are missing.
-        self._retries = self._new_backoff()
+        self._retries: Backoff | None = None  # Made when it is first needed: few writers ever do.
         self.changes = 0
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -79,10 +79,7 @@ class Repair:
     def revived(self) -> None:
         """Nobody is missing any more."""
         self._short_since = None
-        self._retries = self._new_backoff()
-
-    def _new_backoff(self) -> Backoff:
-        return Backoff(self._random, _RETRY_FIRST_S, _RETRY_LONGEST_S)
+        self._retries = None
 
     # --- the task -----------------------------------------------------------------------------------------------------
 
@@ -232,6 +229,8 @@ class Repair:
         can_go_on = engine.pending.can_go_on_without([seat.position for seat in failed])
         if not can_go_on and now - self._short_since >= engine.config.replacement_wait_ms / 1000:
             raise shortage
+        if self._retries is None:
+            self._retries = Backoff(self._random, _RETRY_FIRST_S, _RETRY_LONGEST_S)
         await asyncio.sleep(self._retries.next_s())
         found = await self._channels([seat.bookie_id for seat in failed])
         for seat, channel in zip(failed, found, strict=True):
@@ -242,14 +241,32 @@ class Repair:
 
     async def _channels(self, bookie_ids: Sequence[BookieId]) -> list[Channel | MagnetarError]:
         """A channel that hears for this ledger, or why there is none, for each. All are asked for at once."""
-        attempts = [asyncio.ensure_future(self._channel(bookie_id)) for bookie_id in bookie_ids]
+        ledger_id = self._engine.ledger_id
+        ready: dict[BookieId, Channel | MagnetarError] = {}
+        for bookie_id in bookie_ids:  # Nearly always all are connected: then there is no task, and nothing to wait for.
+            channel = self._engine.bookies.channel_nowait(bookie_id, ledger_id=ledger_id)
+            if channel is not None:
+                channel.attach(ledger_id, self._engine)
+                ready[bookie_id] = channel
+        missing = [bookie_id for bookie_id in bookie_ids if bookie_id not in ready]
+        if missing:
+            try:
+                await self._connect_to(missing, ready)
+            except BaseException:
+                for attached in ready.values():  # Nothing is left attached when this task is cancelled.
+                    if isinstance(attached, Channel):
+                        attached.detach(ledger_id, self._engine)
+                raise
+        return [ready[bookie_id] for bookie_id in bookie_ids]
+
+    async def _connect_to(self, bookie_ids: Sequence[BookieId], ready: dict[BookieId, Channel | MagnetarError]) -> None:
+        attempts = {bookie_id: asyncio.ensure_future(self._channel(bookie_id)) for bookie_id in bookie_ids}
         try:
-            return list(await asyncio.gather(*attempts))
-        except BaseException:
-            for attempt in attempts:  # Nothing is left attached when this task is cancelled.
-                if attempt.done() and not attempt.cancelled() and isinstance(channel := attempt.result(), Channel):
-                    channel.detach(self._engine.ledger_id, self._engine)
-            raise
+            await asyncio.gather(*attempts.values())
+        finally:
+            for bookie_id, attempt in attempts.items():
+                if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
+                    ready[bookie_id] = attempt.result()
 
     async def _channel(self, bookie_id: BookieId) -> Channel | MagnetarError:
         """Attached before anything else is awaited: until then, another writer of the ledger may get the same one."""

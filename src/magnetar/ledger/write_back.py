@@ -59,7 +59,8 @@ class WriteBack:
     async def add(self, entry: Entry) -> None:
         """In order; returns when it is taken, not when it is stored."""
         engine = self._engine
-        await self._until(lambda: engine.has_room)
+        if engine.error is not None or not engine.has_room:
+            await self._until(lambda: engine.has_room)
         assert entry.entry_id == engine.pending.next_entry_id
         self._set_length(entry.length - len(entry.payload))
         engine.submit(entry.payload, None)

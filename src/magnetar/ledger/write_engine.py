@@ -145,8 +145,12 @@ class WriteEngine(Generic[Token]):
     @property
     def has_room(self) -> bool:
         """Whether `submit` may be called: within the limits, and no bookie is too slow."""
-        pending = self.pending
-        return len(pending) < self._entries_max and pending.bytes_in_flight < self._bytes_max and not self._is_blocked
+        pending = self.pending  # Asked for every entry: so without calls.
+        return (
+            pending.next_entry_id - pending.first_entry_id < self._entries_max
+            and pending.length - pending.confirmed_length < self._bytes_max
+            and not self._is_blocked
+        )
 
     def check_size(self, payload: Buffer) -> None:
         """EntryTooLargeError: for an entry that waits, before it does."""
@@ -159,10 +163,10 @@ class WriteEngine(Generic[Token]):
     def submit(self, payload: Buffer, token: Token) -> int:
         """Sends the payload, which must not change any more, in this turn of the loop; returns its entry id."""
         pending = self.pending
-        assert len(pending) < self._entries_max, "submitted beyond the limits: ask has_room first"
+        entry_id = pending.next_entry_id
+        assert entry_id - pending.first_entry_id < self._entries_max, "submitted beyond the limits: ask has_room first"
         if len(payload) > self.payload_bytes_max:
             self.check_size(payload)
-        entry_id = pending.next_entry_id
         header = self._header(entry_id, self.lac, pending.length + len(payload), payload)
         pending.append(header, payload, token)
         if not self._flush_is_due:

@@ -47,7 +47,8 @@ log = logging.getLogger(__name__)
 
 
 class WriterListener(Protocol):
-    """For `submit`. Called on the loop, and never from inside `submit`."""
+    """For `submit`. Called on the loop, and never from inside `submit`. One that raises ends its writer, and only that:
+    the connections it is called from belong to others, too."""
 
     def on_confirmed(self, first_entry_id: int, tokens: Sequence[Any]) -> None:
         """The entries from this one on, one per token, are acknowledged. Once per received run, in order."""
@@ -192,14 +193,15 @@ class LedgerWriter:
     def enqueue(self, payload: Buffer) -> asyncio.Future[int]:
         """Like `add`, the entry goes out when it is its turn; but nobody waits, so the caller sets the bound."""
         assert self._listener is None, "add is for writers without a listener; use submit"
-        if self._is_ending or self._engine.error is not None:
+        engine = self._engine
+        if self._is_ending or engine.error is not None:
             raise self._refusal()
         future: asyncio.Future[int] = self._loop.create_future()
-        if self._queue or not self._engine.has_room:
-            self._engine.check_size(payload)  # Now: when its turn comes, others rely on their places behind it.
+        if self._queue or not engine.has_room:
+            engine.check_size(payload)  # Now: when its turn comes, others rely on their places behind it.
             self._queue.append((payload, future))
         else:
-            self._engine.submit(payload, future)
+            engine.submit(payload, future)
         return future
 
     def _pump(self) -> None:
@@ -235,7 +237,10 @@ class LedgerWriter:
 
     def on_confirmed(self, first_entry_id: int, tokens: Sequence[Any]) -> None:
         if self._listener is not None:
-            self._listener.on_confirmed(first_entry_id, tokens)
+            try:
+                self._listener.on_confirmed(first_entry_id, tokens)
+            except Exception as bug:
+                self._fail_by_listener(bug)
         else:
             for entry_id, future in enumerate(tokens, first_entry_id):
                 if not future.done():
@@ -251,7 +256,10 @@ class LedgerWriter:
             log.warning("a writer failed", extra={"ledger_id": self.ledger_id, "why": str(error)})
         if self._listener is not None:
             if tokens or not ended_in_order:
-                self._listener.on_failed(tokens, error)
+                try:
+                    self._listener.on_failed(tokens, error)
+                except Exception:
+                    log.exception("a listener failed when told of a failure", extra={"ledger_id": self.ledger_id})
         else:
             self._fail_futures(tokens, error)
             queue, self._queue = self._queue, deque()
@@ -267,9 +275,19 @@ class LedgerWriter:
 
     def on_room(self) -> None:
         if self._listener is not None:
-            self._listener.on_room()
+            try:
+                self._listener.on_room()
+            except Exception as bug:
+                self._fail_by_listener(bug)
         self._pump()
         self._tell_quiet()  # All who were in line may have left.
+
+    def _fail_by_listener(self, bug: Exception) -> None:
+        """What it was told is true; what it does not know of any more must not go on behind its back."""
+        log.error("a listener failed, and its writer with it", exc_info=bug, extra={"ledger_id": self.ledger_id})
+        failure = WriterFailedError(f"the listener of the writer of ledger {self.ledger_id} failed: {bug!r}")
+        failure.__cause__ = bug
+        self._engine.fail(failure)
 
     # --- deferred sync ------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -53,17 +53,17 @@ class Extent(NamedTuple):
         return index < len(self.ids) and self.ids[index] == entry_id
 
 
-def extents_of(ledger_id: int, entry_ids: Sequence[int], place: BlockPlace) -> Iterator[Extent]:
+def extents_of(ledger_id: int, entry_ids: Sequence[int], place: BlockPlace) -> Sequence[Extent]:
     """The same for the same block, whoever asks: the flush, the rebuild, the compaction. `entry_ids` ascend."""
-    first, last = entry_ids[0], entry_ids[-1]
-    if last - first < SPAN:
-        yield Extent(ledger_id, _ids(entry_ids), place)
-        return
+    if entry_ids[-1] - entry_ids[0] < SPAN:
+        return (Extent(ledger_id, _ids(entry_ids), place),)
+    extents: list[Extent] = []
     begin = 0
     while begin < len(entry_ids):
         end = bisect_left(entry_ids, entry_ids[begin] + SPAN, begin)
-        yield Extent(ledger_id, _ids(entry_ids[begin:end]), place)
+        extents.append(Extent(ledger_id, _ids(entry_ids[begin:end]), place))
         begin = end
+    return extents
 
 
 def _ids(entry_ids: Sequence[int]) -> Ids:
@@ -76,9 +76,9 @@ def key_of(extent: Extent) -> bytes:
 
 
 def encode(extent: Extent) -> tuple[bytes, bytes]:
-    key = key_of(extent)
-    ids = extent.ids
-    value = _FIXED.pack(extent.place.size, len(ids))
+    ledger_id, ids, (log_id, offset, size) = extent
+    key = KEY.pack(ledger_id, ids[0], log_id, offset)
+    value = _FIXED.pack(size, len(ids))
     if not isinstance(ids, range):
         first = ids[0]
         value += _little(array("H", [entry_id - first for entry_id in ids])).tobytes()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.errors import SyncFailedError
 from magnetar.runtime.disk import Buffer
@@ -61,15 +61,20 @@ class Flush:
         return extents
 
 
-async def _write_slices(writer: EntryLogWriter, slices: Iterator[list[list[CachedRun]]]) -> list[Extent]:
+class _Built(NamedTuple):
+    block: NewBlock
+    runs: list[CachedRun]
+    """What it is made of."""
+
+
+async def _write_slices(writer: EntryLogWriter, slices: Iterator[list[_Built]]) -> list[Extent]:
     extents: list[Extent] = []
     writing: asyncio.Task[list[Extent]] | None = None
     try:
         for pending in slices:
-            blocks = [_new_block(runs) for runs in pending]
             if writing is not None:
                 extents += await writing
-            writing = asyncio.create_task(_write_slice(writer, pending, blocks), name="flush-slice")
+            writing = asyncio.create_task(_write_slice(writer, pending), name="flush-slice")
             await asyncio.sleep(0)  # It is with the disk's thread now, and whoever else waits had a turn.
         if writing is not None:
             extents += await writing
@@ -79,45 +84,49 @@ async def _write_slices(writer: EntryLogWriter, slices: Iterator[list[list[Cache
     return extents
 
 
-async def _write_slice(writer: EntryLogWriter, pending: list[list[CachedRun]], blocks: list[NewBlock]) -> list[Extent]:
-    places = await writer.append(blocks)
+async def _write_slice(writer: EntryLogWriter, pending: list[_Built]) -> list[Extent]:
+    places = await writer.append([built.block for built in pending])
     return [
         extent
-        for runs, place in zip(pending, places, strict=True)
-        for run in runs
-        for extent in extents_of(run.ledger_id, run.entry_ids, place)
+        for (_, runs), place in zip(pending, places, strict=True)
+        for ledger_id, entry_ids, _, _ in runs
+        for extent in extents_of(ledger_id, entry_ids, place)
     ]
 
 
-def _blocks(cache: WriteCache, block_bytes: int) -> Iterator[list[CachedRun]]:
+def _blocks(cache: WriteCache, block_bytes: int) -> Iterator[_Built]:
     """Runs of small ledgers share a block."""
-    block: list[CachedRun] = []
-    size = 0
+    runs: list[CachedRun] = []
+    views: list[memoryview] = []
+    frames = size = 0
     for run in cache.runs(block_bytes):
-        block.append(run)
-        size += run.frames_bytes
+        _, entry_ids, its_views, its_bytes = run
+        runs.append(run)
+        views += its_views
+        frames += len(entry_ids)
+        size += its_bytes
         if size >= block_bytes:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
+            yield _built(runs, views, frames)
+            runs, views = [], []
+            frames = size = 0
+    if runs:
+        yield _built(runs, views, frames)
 
 
-def _slices(blocks: Iterator[list[CachedRun]]) -> Iterator[list[list[CachedRun]]]:
-    pending: list[list[CachedRun]] = []
+def _built(runs: list[CachedRun], views: list[memoryview], frames: int) -> _Built:
+    body: Buffer = views[0] if len(views) == 1 else b"".join(views)
+    ledgers = [(ledger_id, its_bytes) for ledger_id, _, _, its_bytes in runs]
+    return _Built(NewBlock(body, frames, ledgers), runs)
+
+
+def _slices(blocks: Iterator[_Built]) -> Iterator[list[_Built]]:
+    pending: list[_Built] = []
     size = 0
-    for block in blocks:
-        pending.append(block)
-        size += sum([run.frames_bytes for run in block])
+    for built in blocks:
+        pending.append(built)
+        size += len(built.block.body)
         if size >= SLICE_BYTES:
             yield pending
             pending, size = [], 0
     if pending:
         yield pending
-
-
-def _new_block(runs: list[CachedRun]) -> NewBlock:
-    views = [view for run in runs for view in run.frames]
-    body: Buffer = views[0] if len(views) == 1 else b"".join(views)
-    frames = sum([len(run.entry_ids) for run in runs])
-    return NewBlock(body, frames, [(run.ledger_id, run.frames_bytes) for run in runs])

@@ -124,6 +124,20 @@ class LedgerStorage:
         if active.bytes >= self._config.write_cache_bytes_max:
             self._due.set()
 
+    def add_many(
+        self,
+        ledger_ids: Sequence[int],
+        chunk: bytes,
+        entry_ids: Sequence[int],
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """The same for entries of many ledgers, each with its ledger's id."""
+        active = self._active
+        active.put_many(ledger_ids, chunk, entry_ids, offsets, lengths)
+        if active.bytes >= self._config.write_cache_bytes_max:
+            self._due.set()
+
     @property
     def has_room(self) -> bool:
         """Ask before adding, and `wait_for_room` if not."""

@@ -1,7 +1,8 @@
 """Reads that miss the write caches: from the read cache, or through the index from a log.
 
 One miss at a time for what one read-ahead covers: readers with many reads in flight ask for entries that the first of
-them brings along, so those behind it wait for it and look into the cache again.
+them brings along, so those behind it wait for it and look into the cache again. If there was no such entry, as behind
+the end of a ledger, they go on all at once.
 Streams:   a reader that goes on where the last fetch ended gets more each time (streams.py).
 Damage:    if the copy that the index names first is damaged and there is another, that one is read.
 """
@@ -30,7 +31,8 @@ from magnetar.storage.streams import Streams
 
 
 class _Fetch(NamedTuple):
-    done: asyncio.Future[None]
+    done: asyncio.Future[bool]
+    """Whether the index had no such entry."""
     entries: int
     """That may come with it, as far as one can tell."""
 
@@ -46,23 +48,27 @@ class Reads:
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """None: the index has no such entry."""
-        ahead = self._fetched_with(ledger_id, entry_id)
-        while ahead is not None:
+        while (ahead := self._fetched_with(ledger_id, entry_id)) is not None:
             await asyncio.wait([ahead])
             found = self.cache.get(ledger_id, entry_id)
             if found is not None:
                 return found
-            ahead = self._fetched_with(ledger_id, entry_id)
+            if ahead.result():
+                break
         ahead_bytes, entries = self._streams.begin(ledger_id, entry_id)
         fetching = self._fetching.setdefault(ledger_id, {})
         fetching[entry_id] = fetch = _Fetch(asyncio.get_running_loop().create_future(), entries)
+        is_absent = False
         try:
-            return await self._fetch(ledger_id, entry_id, ahead_bytes)
+            found = await self._fetch(ledger_id, entry_id, ahead_bytes)
+            is_absent = found is None
+            return found
         finally:
-            del fetching[entry_id]
-            if not fetching:
-                self._fetching.pop(ledger_id, None)
-            fetch.done.set_result(None)
+            if fetching.get(entry_id) is fetch:  # Else: another read of the same entry, which is still under way.
+                del fetching[entry_id]
+            if not fetching and self._fetching.get(ledger_id) is fetching:
+                del self._fetching[ledger_id]
+            fetch.done.set_result(is_absent)
 
     def forget(self, ledger_id: int) -> None:
         self._deletions += 1
@@ -74,7 +80,7 @@ class Reads:
             return EntryMissingError(f"entry {entry_id} of ledger {ledger_id} is not here")
         return LedgerMissingError(f"nothing of ledger {ledger_id} is here")
 
-    def _fetched_with(self, ledger_id: int, entry_id: int) -> asyncio.Future[None] | None:
+    def _fetched_with(self, ledger_id: int, entry_id: int) -> asyncio.Future[bool] | None:
         for fetched, fetch in self._fetching.get(ledger_id, {}).items():
             if fetched <= entry_id < fetched + fetch.entries:
                 return fetch.done

@@ -1,9 +1,11 @@
 """Write cache: entries that are journaled but not yet in an entry log, as locations into the received chunks.
 
-Shape:     per ledger a dict from entry id to one int: chunk number << 48 | offset << 24 | length. A run of entries is
-           put in by one `dict.update`, without an object per entry, and ints are no work for the garbage collector.
+Shape:     every frame has a number, in the order of arrival; three arrays tell of each number in which chunk its entry
+           stands, where, and how long it is. Per ledger a dict from entry id to number. So a run of entries is put in
+           by one `dict.update`, a run of many ledgers by one dict look-up each; there is no object per entry, and
+           neither arrays nor ints are work for the garbage collector.
            The chunk is the very object that the journal writes: nothing is copied.
-Offsets:   of the entry; its frame's head stands right before it (frames.py), so neighbours are found by arithmetic.
+Offsets:   of the entry; its frame's head stands right before it (frames.py).
 Repeated:  an entry that is put again replaces the one before; both are the same entry (a resend or a recovery add).
 Frozen:    once a cache is being flushed, only `drop` changes it.
 Read next: ledger_storage.py
@@ -11,18 +13,17 @@ Read next: ledger_storage.py
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from magnetar.storage.frames import ENTRY_OFFSET
 
 CHUNK_BYTES_MAX: Final = (1 << 24) - 1
-ENTRY_OVERHEAD_BYTES: Final = 150  # What the dict and its two ints take per entry, measured; counted as used memory.
-
-_OFFSET: Final = 24
-_CHUNK: Final = 48
-_FIELD: Final = (1 << 24) - 1
+ENTRY_OVERHEAD_BYTES: Final = 150  # What arrays, dict and its two ints take per entry, measured; counted as used.
+_FEW: Final = 50  # So many entries are most often one run: views of all are made before anything else is looked at.
 
 
 class CachedRun(NamedTuple):
@@ -31,97 +32,145 @@ class CachedRun(NamedTuple):
     ledger_id: int
     entry_ids: list[int]
     frames: list[memoryview]
-    """Neighbours in one chunk are one view."""
+    """Entries that came one behind the other in one chunk are one view."""
     frames_bytes: int
 
 
 class WriteCache:
-    __slots__ = ("_chunks", "_locations", "bytes", "entries")
+    __slots__ = ("_chunk_of", "_chunks", "_lengths", "_numbers", "_offsets", "bytes", "entries")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Memory in use: chunks, and an estimate of what keeps track of them."""
         self.entries = 0
         """Put in; a repeated one counts twice."""
-        self._chunks: list[bytes] = []
-        self._locations: dict[int, dict[int, int]] = {}
+        self._chunks: list[memoryview] = []
+        self._chunk_of = array("I")
+        self._offsets = array("I")
+        self._lengths = array("I")
+        self._numbers: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        """By ledger and entry."""
 
     def put_run(
         self, ledger_id: int, chunk: bytes, entry_ids: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
     ) -> None:
-        """Entries of one ledger in one chunk. Further runs of the same chunk follow before another chunk does."""
+        """Entries of one ledger in one chunk, as they stand there one behind the other.
+
+        Further runs of the same chunk follow in their order, before another chunk does.
+        """
+        first = self._note(chunk, offsets, lengths)
+        self._numbers[ledger_id].update(zip(entry_ids, range(first, self.entries), strict=True))
+
+    def put_many(
+        self,
+        ledger_ids: Sequence[int],
+        chunk: bytes,
+        entry_ids: Sequence[int],
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """The same for entries of many ledgers, each with its ledger's id."""
+        numbers = self._numbers
+        first = self._note(chunk, offsets, lengths)
+        for ledger_id, entry_id, number in zip(ledger_ids, entry_ids, range(first, self.entries), strict=True):
+            numbers[ledger_id][entry_id] = number
+
+    def _note(self, chunk: bytes, offsets: Sequence[int], lengths: Sequence[int]) -> int:
+        """The number of the first one."""
         chunks = self._chunks
-        if not chunks or chunks[-1] is not chunk:
+        if not chunks or chunks[-1].obj is not chunk:
             assert len(chunk) <= CHUNK_BYTES_MAX, f"a chunk of {len(chunk)} bytes exceeds {CHUNK_BYTES_MAX}"
-            chunks.append(chunk)
+            chunks.append(memoryview(chunk))
             self.bytes += len(chunk)
-        number = len(chunks) - 1 << _CHUNK
-        known = self._locations.get(ledger_id)
-        if known is None:
-            known = self._locations[ledger_id] = {}
-        if len(entry_ids) == 1:  # Many ledgers in one chunk: the comprehension would cost more than the entry.
-            known[entry_ids[0]] = number | offsets[0] << _OFFSET | lengths[0]
-        else:
-            packed = [number | offset << _OFFSET | length for offset, length in zip(offsets, lengths, strict=True)]
-            known.update(zip(entry_ids, packed, strict=True))
-        self.entries += len(entry_ids)
-        self.bytes += len(entry_ids) * ENTRY_OVERHEAD_BYTES
+        first, count = self.entries, len(offsets)
+        self._chunk_of.extend(array("I", (len(chunks) - 1,)) * count)
+        self._offsets.extend(offsets)
+        self._lengths.extend(lengths)
+        self.entries = first + count
+        self.bytes += count * ENTRY_OVERHEAD_BYTES
+        return first
 
     def get(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        known = self._locations.get(ledger_id)
-        location = known.get(entry_id) if known is not None else None
-        if location is None:
+        known = self._numbers.get(ledger_id)
+        number = known.get(entry_id) if known is not None else None
+        if number is None:
             return None
-        offset = location >> _OFFSET & _FIELD
-        return memoryview(self._chunks[location >> _CHUNK])[offset : offset + (location & _FIELD)]
+        offset = self._offsets[number]
+        return self._chunks[self._chunk_of[number]][offset : offset + self._lengths[number]]
 
     def last_entry(self, ledger_id: int) -> int | None:
-        known = self._locations.get(ledger_id)
+        known = self._numbers.get(ledger_id)
         return max(known) if known else None
 
     def entry_ids(self, ledger_id: int) -> list[int]:
-        return sorted(self._locations.get(ledger_id, ()))
+        return sorted(self._numbers.get(ledger_id, ()))
 
     def ledger_ids(self) -> list[int]:
-        return sorted(self._locations)
+        return sorted(self._numbers)
 
     def has_ledger(self, ledger_id: int) -> bool:
-        return ledger_id in self._locations
+        return ledger_id in self._numbers
 
     def drop(self, ledger_id: int) -> None:
         """Forgets a ledger. The chunks stay until the whole cache goes: other ledgers share them."""
-        self._locations.pop(ledger_id, None)
+        self._numbers.pop(ledger_id, None)
 
     def runs(self, run_bytes: int) -> Iterator[CachedRun]:
         """Everything, by ledger and entry, in runs of about this size: a run ends with the frame that reaches it."""
-        for ledger_id in sorted(self._locations):
-            known = self._locations.get(ledger_id)
-            if known:  # Else dropped meanwhile.
-                yield from self._runs_of(ledger_id, known, run_bytes)
+        for ledger_id in sorted(self._numbers):
+            known = self._numbers.get(ledger_id)
+            if not known:  # Dropped meanwhile.
+                continue
+            entry_ids, numbers = list(known), list(known.values())
+            ordered = sorted(entry_ids)
+            if ordered != entry_ids:
+                entry_ids, numbers = ordered, [known[entry_id] for entry_id in ordered]
+            if len(numbers) <= _FEW:
+                views = self._views(numbers)
+                size = sum(map(len, views))
+                if size < run_bytes:
+                    yield CachedRun(ledger_id, entry_ids, views, size)
+                    continue
+            yield from self._long_runs(ledger_id, entry_ids, numbers, run_bytes)
 
-    def _runs_of(self, ledger_id: int, known: dict[int, int], run_bytes: int) -> Iterator[CachedRun]:
-        """One pass that only compares ints; views are made where a run or a stretch of neighbours ends."""
-        entry_ids = sorted(known)
-        locations = [known[entry_id] for entry_id in entry_ids]
-        begin = stretch = size = 0
-        views: list[memoryview] = []
-        for index, (location, following) in enumerate(pairwise(locations)):
-            length = (location & _FIELD) + ENTRY_OFFSET
-            size += length
+    def _long_runs(
+        self, ledger_id: int, entry_ids: list[int], numbers: list[int], run_bytes: int
+    ) -> Iterator[CachedRun]:
+        lengths = self._lengths
+        begin = size = 0
+        for index, number in enumerate(numbers):
+            size += lengths[number] + ENTRY_OFFSET
             if size >= run_bytes:
-                views.append(self._view(locations[stretch], location))
-                yield CachedRun(ledger_id, entry_ids[begin : index + 1], views, size)
-                begin = stretch = index + 1
-                views, size = [], 0
-            elif (location >> _OFFSET) + length != following >> _OFFSET:  # Not the next frame of the same chunk.
-                views.append(self._view(locations[stretch], location))
-                stretch = index + 1
-        views.append(self._view(locations[stretch], locations[-1]))
-        size += (locations[-1] & _FIELD) + ENTRY_OFFSET
-        yield CachedRun(ledger_id, entry_ids[begin:], views, size)
+                end = index + 1
+                yield CachedRun(ledger_id, entry_ids[begin:end], self._views(numbers[begin:end]), size)
+                begin, size = end, 0
+        if size:
+            yield CachedRun(ledger_id, entry_ids[begin:], self._views(numbers[begin:]), size)
 
-    def _view(self, first: int, last: int) -> memoryview:
-        """From the frame of the first entry to the end of the last one."""
-        start = (first >> _OFFSET & _FIELD) - ENTRY_OFFSET
-        end = (last >> _OFFSET & _FIELD) + (last & _FIELD)
-        return memoryview(self._chunks[first >> _CHUNK])[start:end]
+    def _views(self, numbers: Sequence[int]) -> list[memoryview]:
+        first, count = numbers[0], len(numbers)
+        if count > 1 and numbers[-1] - first == count - 1 and numbers == list(range(first, first + count)):
+            return self._stretches(first, first + count)
+        return self._frames(numbers)
+
+    def _frames(self, numbers: Sequence[int]) -> list[memoryview]:
+        chunks, chunk_of, offsets, lengths = self._chunks, self._chunk_of, self._offsets, self._lengths
+        return [
+            chunks[chunk_of[number]][(offset := offsets[number]) - ENTRY_OFFSET : offset + lengths[number]]
+            for number in numbers
+        ]
+
+    def _stretches(self, first: int, end: int) -> list[memoryview]:
+        """They came one behind the other; where they also stand so, they are one view."""
+        views: list[memoryview] = []
+        while first < end:
+            chunk = self._chunk_of[first]
+            following = bisect_right(self._chunk_of, chunk, first, end)
+            last = following - 1
+            view = self._chunks[chunk][self._offsets[first] - ENTRY_OFFSET : self._offsets[last] + self._lengths[last]]
+            if len(view) == sum(self._lengths[first:following]) + (following - first) * ENTRY_OFFSET:
+                views.append(view)
+            else:
+                views += self._frames(range(first, following))
+            first = following
+        return views

@@ -21,6 +21,7 @@ from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.location_index import LocationIndex
 from magnetar.storage.memory_store import MemoryImage, MemoryStore
+from magnetar.wire.bookkeeper.hot_path import encode_adds_done, scan_add_responses
 from tests.unit.storage.journal_worlds import wait_until
 from tests.unit.storage.samples import entry_bytes, small_config
 
@@ -95,20 +96,22 @@ class Node:
 
     def _on_durable(self, tokens: list[object]) -> None:
         for token in tokens:
-            self.durable += token if isinstance(token, list) else [token]
+            for part in token if isinstance(token, list) else [token]:
+                self.durable += _entries_of(part) if isinstance(part, DurableAdds) else [part]
 
-    def add(self, entries: Iterable[tuple[int, int]]) -> list[DurableAdds]:
-        """One run, as a connection's buffer has it."""
+    def add(self, entries: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """One run, as a connection's buffer has it. What is durable of it is told by entry."""
         assert self.storage is not None
         assert self.journals is not None
         chunk = b"".join(add_frame(KEY, entry_bytes(*entry)) for entry in entries)
         run = scan_frames(chunk, "a test's run")
-        tokens = []
-        for ledger_id, a, b in by_ledger(run):
-            self.storage.add_run(ledger_id, chunk, run.entry_ids[a:b], run.offsets[a:b], run.lengths[a:b])
-            tokens.append(DurableAdds(None, ledger_id, run.entry_ids[a:b]))  # type: ignore[arg-type]
-        self.journals.front.submit(RecordKind.ADDS, (chunk,), tokens)
-        return tokens
+        stretches = by_ledger(run)
+        ledger_ids = [ledger_id for ledger_id, a, b in stretches for _ in range(a, b)]
+        self.storage.add_many(ledger_ids, chunk, run.entry_ids, run.offsets, run.lengths)
+        of_all = ledger_ids if len(stretches) > 1 else ledger_ids[:1]
+        token = DurableAdds(None, chunk, run.offsets, of_all)  # type: ignore[arg-type]
+        self.journals.front.submit(RecordKind.ADDS, (chunk,), [token])
+        return list(zip(ledger_ids, run.entry_ids, strict=True))
 
     def fence(self, ledger_id: int) -> str:
         return self._note(
@@ -160,3 +163,10 @@ class Node:
             await self.storage.aclose()
         if self.directories is not None:
             await self.directories.aclose()
+
+
+def _entries_of(token: DurableAdds) -> list[tuple[int, int]]:
+    """As its writer would be told."""
+    answers = encode_adds_done(token.frames, token.offsets)
+    run = scan_add_responses(answers, 0, len(answers))
+    return list(zip(run.ledger_ids, run.entry_ids, strict=True))

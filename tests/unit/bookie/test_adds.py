@@ -103,6 +103,11 @@ class Setup:
     ) -> None:
         self.cache.put_run(ledger_id, chunk, entry_ids, offsets, lengths)
 
+    def add_many(
+        self, ledger_ids: list[int], chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
+    ) -> None:
+        self.cache.put_many(ledger_ids, chunk, entry_ids, offsets, lengths)
+
     async def send(self, connection: FakeConnection, frames: bytes, *, seconds: float = 5.0) -> None:
         """Offers the run until it is taken, as a connection does."""
         run = scan_adds(frames, 0, len(frames))
@@ -152,6 +157,35 @@ async def test_a_run_from_the_middle_of_a_buffer_is_stored_as_it_stands_there() 
         body = setup.cache.get(3, entry_id)
         assert body is not None
         assert DIGEST.open(3, entry_id, bytes(body)).payload == payload
+
+
+async def test_a_run_of_many_known_ledgers_is_one_record_and_is_answered_in_its_order() -> None:
+    setup, connection = Setup(), FakeConnection()
+    for ledger_id in (1, 2, 3):
+        await setup.send(connection, add(ledger_id, 0))
+    setup.sync()
+    before = len(setup.journal.chunks)
+    sent = [(1, 1), (2, 1), (2, 2), (1, 2), (3, 1), (1, 3)]
+    buffer = b"x" * 50 + b"".join(add(*entry, b"%d in %d" % entry) for entry in sent)
+    moved: list[int] = []
+    for ledger_id in (1, 2, 3):
+        ledger = setup.table.find(ledger_id)
+        assert ledger is not None
+        ledger.waiters.append(lambda ledger=ledger: moved.append(ledger.id))  # type: ignore[misc]
+    connection.sent = b""
+    assert setup.adds.on_run(connection, buffer, 50, scan_adds(buffer, 50, len(buffer)))
+    assert setup.journal.chunks[before:] == [buffer[50:]]
+    assert setup.adds.in_progress == len(sent)
+    assert sorted(moved) == [1, 2, 3], "each ledger's LAC has moved, and who waited for it was told once"
+    assert [ledger.lac for ledger in map(setup.table.find, (1, 2, 3)) if ledger is not None] == [2, 1, 0]
+    for entry in sent:
+        body = setup.cache.get(*entry)
+        assert body is not None
+        assert DIGEST.open(*entry, bytes(body)).payload == b"%d in %d" % entry
+    assert connection.answers() == []
+    setup.sync()
+    assert connection.answers() == [(*entry, Code.EOK) for entry in sent]
+    assert setup.adds.in_progress == 0
 
 
 async def test_the_first_key_of_a_ledger_is_its_key_and_another_is_refused() -> None:

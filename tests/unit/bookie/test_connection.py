@@ -45,7 +45,7 @@ class Notebook:
             for at in range(first, after):
                 entry = bytes(buffer[run.offsets[at] : run.offsets[at] + run.lengths[at]])
                 self.adds.append((ledger_id, run.entry_ids[at], entry[-7:]))
-            connection.send((encode_adds_done(ledger_id, run.entry_ids[first:after]),), after - first)
+            connection.send((encode_adds_done(bytes(buffer), run.offsets[first:after]),), after - first)
         if self.answer_with:
             connection.send((self.answer_with,))
         return True

@@ -108,7 +108,13 @@ async def test_write_back_that_is_cancelled_while_it_connects_leaves_nothing_att
                 await gate.wait()
             return await reach(bookie_id, **choices)  # type: ignore[arg-type]
 
+        reach_nowait = world.parts.bookies.channel_nowait
+
+        def channel_nowait(bookie_id: str, **choices: int) -> object:
+            return None if bookie_id == slow else reach_nowait(bookie_id, **choices)  # type: ignore[arg-type]
+
         world.parts.bookies.channel = channel  # type: ignore[assignment, method-assign]
+        world.parts.bookies.channel_nowait = channel_nowait  # type: ignore[assignment, method-assign]
         writing = WriteBack(world.stored.value, world.keys, world.parts, first_entry(world.keys))
         opening = asyncio.ensure_future(writing.open())
         await until(lambda: attached(world) == 2, "two are attached")

@@ -15,6 +15,7 @@ from magnetar.errors import (
     LedgerFencedError,
     MagnetarError,
     WriterBusyError,
+    WriterFailedError,
     WrongPasswordError,
 )
 from magnetar.ledger.client import LedgerClient
@@ -227,6 +228,42 @@ async def test_listener_hears_of_failure_once_with_all_tokens_in_the_window() ->
         assert tokens == list(range(10))
         assert isinstance(error, LedgerFencedError)
         assert error.outcome_unknown
+
+
+class Broken(Recorder):
+    """A listener with a bug."""
+
+    def on_confirmed(self, first_entry_id: int, tokens: Sequence[Any]) -> None:
+        super().on_confirmed(first_entry_id, tokens)
+        raise KeyError("a bug")
+
+    def on_failed(self, tokens: Sequence[Any], error: MagnetarError) -> None:
+        super().on_failed(tokens, error)
+        raise KeyError("another bug")
+
+
+async def test_listener_that_raises_ends_its_writer_and_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    recorder, broken = Recorder(), Broken()
+    async with writer_world(3) as world, await world.client.create(listener=recorder) as writer:
+        bad = await world.client.create(listener=broken)
+        channels = [channel for way in world.client.bookies._ways.values() for channel in way.channels]
+        for token in range(50):
+            writer.submit(b"payload", token)
+            bad.submit(b"payload", token)
+        await until(lambda: len(recorder.confirmed) == 50, "the other writer goes on")
+        await until(lambda: broken.failed, "the writer failed")
+        assert isinstance(bad.failure, WriterFailedError)
+        assert isinstance(bad.failure.__cause__, KeyError)
+        with pytest.raises(WriterFailedError, match="a bug"):
+            bad.submit(b"payload", 50)
+        assert len(broken.runs) == 1
+        assert len(broken.confirmed) + len(broken.failed[0][0]) == 50
+        assert not any(channel.is_lost for channel in channels)
+        assert not recorder.failed
+        await bad.close()
+        assert bad.metadata.last_entry_id == len(broken.confirmed) - 1
+    assert "a listener failed, and its writer with it" in caplog.text
+    assert "a listener failed when told of a failure" in caplog.text
 
 
 # --- fenced -----------------------------------------------------------------------------------------------------------

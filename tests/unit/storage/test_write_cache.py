@@ -14,22 +14,27 @@ ENTRY = st.tuples(st.integers(0, 3), st.integers(0, 12) | st.just((1 << 63) - 1)
 CHUNKS = st.lists(st.lists(ENTRY, min_size=1, max_size=12), max_size=8)
 
 
-def put(cache: WriteCache, entries: list[bytes]) -> None:
+def put(cache: WriteCache, entries: list[bytes], *, at_once: bool = False) -> None:
     chunk = chunk_of(entries)
     run = scan_adds(chunk, 0, len(chunk))
-    for ledger_id, first, end in by_ledger(run):
+    stretches = by_ledger(run)
+    if at_once:
+        ledger_ids = [ledger_id for ledger_id, first, end in stretches for _ in range(first, end)]
+        cache.put_many(ledger_ids, chunk, run.entry_ids, run.offsets, run.lengths)
+        return
+    for ledger_id, first, end in stretches:
         cache.put_run(ledger_id, chunk, run.entry_ids[first:end], run.offsets[first:end], run.lengths[first:end])
 
 
-@given(chunks=CHUNKS, run_bytes=st.integers(1, 2000), dropped=st.none() | st.integers(0, 3))
+@given(chunks=CHUNKS, at_once=st.booleans(), run_bytes=st.integers(1, 2000), dropped=st.none() | st.integers(0, 3))
 def test_cache_behaves_as_a_dict_of_entries(
-    chunks: list[list[tuple[int, int, int]]], run_bytes: int, dropped: int | None
+    chunks: list[list[tuple[int, int, int]]], at_once: bool, run_bytes: int, dropped: int | None
 ) -> None:
     cache = WriteCache()
     model: dict[tuple[int, int], bytes] = {}
     for number, chunk in enumerate(chunks):
         entries = [entry_bytes(ledger, entry, size, salt=number) for ledger, entry, size in chunk]
-        put(cache, entries)
+        put(cache, entries, at_once=at_once)
         model.update({(ledger, entry): data for (ledger, entry, _), data in zip(chunk, entries, strict=True)})
     if dropped is not None:
         cache.drop(dropped)
@@ -62,6 +67,27 @@ def test_neighbours_in_one_chunk_are_one_view() -> None:
     put(cache, [entry_bytes(7, entry) for entry in range(100, 200)])
     (run,) = cache.runs(1 << 20)
     assert [len(view) for view in run.frames] == [run.frames_bytes // 2] * 2
+
+
+def test_entries_that_came_with_others_between_them_are_views_of_their_own() -> None:
+    cache = WriteCache()
+    put(cache, [entry_bytes(ledger, entry) for entry in range(100) for ledger in (7, 8)], at_once=True)
+    runs = list(cache.runs(1 << 20))
+    assert [(run.ledger_id, run.entry_ids, len(run.frames)) for run in runs] == [
+        (ledger, list(range(100)), 100) for ledger in (7, 8)
+    ]
+    check_runs(cache, {(ledger, entry): entry_bytes(ledger, entry) for ledger in (7, 8) for entry in range(100)}, 999)
+
+
+def test_entries_that_came_one_behind_the_other_but_stand_apart_are_not_one_view() -> None:
+    """The frames between them belong to whoever did not put them in here."""
+    cache = WriteCache()
+    entries = [entry_bytes(7, entry) for entry in range(5)]
+    chunk = chunk_of(entries)
+    run = scan_adds(chunk, 0, len(chunk))
+    cache.put_run(7, chunk, run.entry_ids[::2], run.offsets[::2], run.lengths[::2])
+    (kept,) = cache.runs(1 << 20)
+    assert b"".join(kept.frames) == chunk_of(entries[::2])
 
 
 def test_last_entry_of_a_chunk_and_first_of_the_next_are_never_one_view() -> None:

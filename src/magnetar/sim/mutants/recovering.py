@@ -7,18 +7,19 @@ from dataclasses import replace
 from typing import Final
 
 from magnetar.ids import BookieId
-from magnetar.ledger import recovery_reads
 from magnetar.ledger.compare_and_set import compare_and_set
 from magnetar.ledger.ensemble_change import ChangeInMemory
+from magnetar.ledger.fencing_reads import FencingReads
 from magnetar.ledger.parts import Parts
 from magnetar.ledger.recovery import Recovery
 from magnetar.ledger.recovery_decisions import first_to_read
 from magnetar.ledger.recovery_reads import RecoveryReads
 from magnetar.ledger.write_back import WriteBack
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.quorum.coverage import RecoveryRead, absence_coverage
+from magnetar.quorum.coverage import Meaning, RecoveryRead, absence_coverage
 from magnetar.sim.mutants.mutant import Mutant
 from magnetar.sim.mutants.planting import Edit
+from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 
 
 class EarlyChange(ChangeInMemory):
@@ -44,7 +45,7 @@ MUTANTS: Final = [
         sentence="a ledger is closed at the greatest LAC, without reading on behind it",
         caught_by=("L1",),
         budget=50,
-        edits=[Edit(RecoveryReads.next, [("loop = asyncio.get_running_loop()", "return None")])],
+        edits=[Edit(RecoveryReads.next, [("self._begin_more()", "return None")])],
     ),
     Mutant(
         number=3,
@@ -69,6 +70,7 @@ MUTANTS: Final = [
             Edit(
                 RecoveryReads._decide,
                 [("answer.meaning)", "answer.meaning if answer.code is not None else Meaning.ABSENT)")],
+                names={"Meaning": Meaning},
             )
         ],
     ),
@@ -96,7 +98,7 @@ MUTANTS: Final = [
                 [
                     (
                         "last = entry\n",
-                        "last = entry\n            reads._ensemble = writes.metadata.fragments[-1].ensemble\n",
+                        "last = entry\n            reads._asking.ensemble = writes.metadata.fragments[-1].ensemble\n",
                     )
                 ],
             )
@@ -107,7 +109,13 @@ MUTANTS: Final = [
         sentence="recovery reads do not fence",
         caught_by=("L9", "L8"),
         budget=500,
-        edits=[Edit(recovery_reads._fencing_read, [("fence=True", "fence=entry_id == LAST_ENTRY")])],
+        edits=[
+            Edit(
+                FencingReads._send,
+                [("fence_with=keys.master_key", "fence_with=keys.master_key if LAST_ENTRY in entry_ids else None")],
+                names={"LAST_ENTRY": LAST_ENTRY},
+            )
+        ],
     ),
     Mutant(
         number=25,

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from magnetar.errors import DigestMismatchError
 from magnetar.wire.bookkeeper.frames import Buffer
 
-_METADATA = struct.Struct(">qqqq")
+METADATA = struct.Struct(">qqqq")
 _LAC = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
@@ -58,7 +58,7 @@ class EntryDigest(ABC):
     """What an entry has besides its payload."""
 
     def __init__(self) -> None:
-        self.overhead_bytes = _METADATA.size + self.digest_bytes
+        self.overhead_bytes = METADATA.size + self.digest_bytes
 
     @abstractmethod
     def digest(self, head: Buffer, payload: Buffer) -> bytes:
@@ -66,7 +66,7 @@ class EntryDigest(ABC):
 
     def seal(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
         """What goes before the payload."""
-        metadata = _METADATA.pack(ledger_id, entry_id, lac, length)
+        metadata = METADATA.pack(ledger_id, entry_id, lac, length)
         return metadata + self.digest(metadata, payload)
 
     def open(self, ledger_id: int, entry_id: int, data: Buffer) -> Entry:
@@ -82,9 +82,9 @@ class EntryDigest(ABC):
         """Of an entry that was asked for as the last one, so its id is not known before."""
         view = memoryview(data)
         payload = view[self.overhead_bytes :]
-        if not self._matches(view, _METADATA.size, payload):
+        if not self._matches(view, METADATA.size, payload):
             raise _mismatch("an entry", ledger_id, len(view), self.overhead_bytes)
-        found_ledger, entry_id, lac, length = _METADATA.unpack_from(view)
+        found_ledger, entry_id, lac, length = METADATA.unpack_from(view)
         if found_ledger != ledger_id:
             raise _other_ledger("an intact entry", found_ledger, ledger_id)
         return Entry(entry_id, lac, length, payload)

@@ -364,3 +364,23 @@ async def closing_server(*, kept: int) -> AsyncIterator[ClosingServer]:
 def test_a_first_delay_above_the_longest_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ledger.reconnect_backoff_ms is 10"):
         LedgerConfig(reconnect_backoff_ms=10, reconnect_backoff_max_ms=5)
+
+
+class TestBugs:
+    async def test_what_is_no_bookies_fault_is_raised_as_it_is_and_not_tried_again_at_once(
+        self, cluster: BookieCluster, bookies: Bookies, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        attempts = 0
+
+        async def dial(*_: object) -> None:
+            nonlocal attempts
+            attempts += 1
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(bookies, "_dial", dial)
+        waiting = [bookies.channel(cluster.bookie_ids[0]) for _ in range(3)]
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [str(error) for error in found] == ["a bug"] * 3
+        with pytest.raises(BookieUnavailableError, match="a bug"):
+            await bookies.channel(cluster.bookie_ids[0])
+        assert attempts == 1

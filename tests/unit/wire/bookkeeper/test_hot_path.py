@@ -152,7 +152,14 @@ def test_add_responses_are_those_of_the_plain_encoder() -> None:
     expected = b"".join(encode_response(AddResponse(code, ledger, entry, version=2)) for ledger, entry, code in answers)
     ledgers, entries, codes = zip(*answers, strict=True)
     assert encode_add_responses(ledgers, entries, codes) == expected
-    assert encode_adds_done(7, [3, 4]) == encode_add_responses([7, 7], [3, 4], [0, 0])
+
+
+def test_answers_to_stored_adds_are_made_from_the_adds_themselves() -> None:
+    frames = add_frame(1, 5) + add_frame(1, 6) + add_frame(2**62, 2**61)
+    offsets = scan_adds(frames, 0, len(frames)).offsets
+    expected = encode_add_responses([1, 1, 2**62], [5, 6, 2**61], [0, 0, 0])
+    assert encode_adds_done(frames, offsets) == expected
+    assert encode_adds_done(frames, offsets[1:2]) == encode_add_responses([1], [6], [0])
 
 
 def test_client_takes_add_responses_as_a_run_up_to_the_first_other_response() -> None:
@@ -194,7 +201,7 @@ def test_read_with_bytes_behind_it_is_left_to_the_decoder() -> None:
 
 
 def test_add_response_with_bytes_behind_it_ends_the_run() -> None:
-    plain = encode_adds_done(1, [2])
+    plain = encode_add_responses([1], [2], [0])
     longer = (28).to_bytes(4, "big") + plain[4:] + b"more"
     buffer = plain + longer + plain
     assert scan_add_responses(buffer, 0, len(buffer)).end == len(plain)
@@ -212,7 +219,7 @@ def test_client_takes_read_responses_as_a_run_up_to_the_first_that_is_no_whole_o
     for rest in (
         b"",
         read_response_header(7, 3, 3) + b"xy",
-        encode_adds_done(7, [0]),
+        encode_add_responses([7], [0], [0]),
         b"\0\0\0\1" * 9,
         (19).to_bytes(4, "big") + read_response_header(7, 3, 0)[4:],
         (2**31).to_bytes(4, "big") + read_response_header(7, 3, 0)[4:],
