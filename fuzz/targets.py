@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fuzz import bookkeeper_frames, journal_files, stored_records
+from fuzz import bookkeeper_frames, journal_files, pulsar_frames, stored_records
 from fuzz.engine import Target
 from magnetar.config.load import load
 from magnetar.errors import ConfigError, MalformedMetadataError
@@ -60,6 +60,7 @@ def all_targets() -> dict[str, Target]:
         Target("config", [_TOML.encode()], _config, (ConfigError,)),
     ]
     targets += bookkeeper_frames.targets() + stored_records.targets() + journal_files.targets()
+    targets += pulsar_frames.targets()
     return {target.name: target for target in targets}
 
 

@@ -23,6 +23,7 @@ ROWS: list[tuple[str, ...]] = [
     ("errors", "ids", "config"),
     ("runtime",),
     ("wire",),
+    ("client",),
     ("quorum",),
     ("storage",),
     ("metadata",),

@@ -78,6 +78,10 @@ class LocalProtocolError(ProtocolError):
     """By us: nothing was sent. A bug, or a value that the protocol version in use has no room for."""
 
 
+class MalformedEntryError(MagnetarError):
+    """A stored entry, or a message inside one, is not in Pulsar's format or does not decompress; nothing can be read."""
+
+
 class DigestMismatchError(MagnetarError):
     """An entry is not what its writer sealed: damaged, of another entry, or sealed with another digest or password."""
 
@@ -413,3 +417,228 @@ class LedgerRecoveryError(LedgerError):
 
     retryable = True
     wire_code = -10
+
+
+# --- names, resources, policies and schemas of a broker ---------------------------------------------------------------
+
+
+class InvalidNameError(MagnetarError):
+    """A topic, namespace, tenant or cluster cannot have this name; the message says which names there are."""
+
+
+class ResourceMissingError(NoNodeError):
+    """There is no such cluster, tenant, namespace or partitioned topic; the message names it."""
+
+
+class ResourceExistsError(NodeExistsError):
+    """A cluster, tenant, namespace or topic of this name is there already."""
+
+
+class ResourceInUseError(NotEmptyError):
+    """It cannot be deleted while something is in it; the message says what."""
+
+
+class ResourceLimitError(MagnetarError):
+    """There are as many tenants, namespaces, topics or partitions as there may be; the message names the setting."""
+
+
+class InvalidPolicyError(MagnetarError):
+    """A policy has a value that makes no sense, or does not fit another one; the message says which and why."""
+
+
+class PoliciesUnavailableError(MagnetarError):
+    """A namespace's policies could not be read, or a change to them not be seen, in time; trying again may help."""
+
+    retryable = True
+
+
+class SchemaError(MagnetarError):
+    """An operation on a topic's schema failed."""
+
+
+class InvalidSchemaError(SchemaError):
+    """The definition of a schema is malformed; the message says what is wrong with it and where."""
+
+
+class IncompatibleSchemaError(SchemaError):
+    """The schema does not fit those the topic has, by the strategy in force; the message says what does not fit."""
+
+
+class SchemaMissingError(SchemaError):
+    """The topic has no schema, or none of this version."""
+
+
+class SchemaUnavailableError(SchemaError):
+    """A schema that is there could not be read or stored now."""
+
+    retryable = True
+
+
+# --- topics' logs -----------------------------------------------------------------------------------------------------
+
+
+class LogBusyError(MagnetarError):
+    """A topic has as many appends waiting for its ledger as it may; nothing was appended."""
+
+    retryable = True
+
+
+class LedgerOffloadedError(MagnetarError):
+    """The ledger of a topic was moved out of the bookies, to a place from which we cannot read."""
+
+
+class CompactionError(MagnetarError):
+    """A topic could not be compacted; what it had before is unchanged."""
+
+
+# --- topics' cursors --------------------------------------------------------------------------------------------------
+
+
+class CursorError(MagnetarError):
+    """An operation on a subscription's cursor failed; what was acknowledged durably before stays so."""
+
+
+class CursorFencedError(CursorError):
+    """Another owner of the topic took the cursor over, or changed it: nothing more may be stored. Unload the topic."""
+
+
+class CursorClosedError(CursorError):
+    """The cursor is closed or deleted; open the topic again."""
+
+
+class CursorMissingError(CursorError):
+    """The topic has no subscription of this name."""
+
+
+class CursorExistsError(CursorError):
+    """The topic has a subscription of this name already."""
+
+
+class CursorNotStoredError(CursorError):
+    """Neither a ledger nor the metadata store took the acknowledgements; they are kept, and stored with the next ones."""
+
+    retryable = True
+
+
+# --- a broker, as its clients see it ----------------------------------------------------------------------------------
+
+
+class BrokerError(MagnetarError):
+    """A request to a broker failed."""
+
+
+class ServiceNotReadyError(BrokerError):
+    """The broker does not serve this now: it starts, stops, or another broker owns the topic. Look up and try again."""
+
+    retryable = True
+
+
+class TooManyRequestsError(BrokerError):
+    """The broker has as many requests of this kind in progress as it may."""
+
+    retryable = True
+
+
+class NotAllowedError(BrokerError):
+    """A policy, the configuration, or the type or state of the subscription forbids this; the message says which."""
+
+
+class UnsupportedRequestError(BrokerError):
+    """The request asks for something that this broker does not have; the message says what."""
+
+
+class TopicNotFoundError(BrokerError):
+    """There is no such topic, and it may not be made by using it."""
+
+
+class TopicTerminatedError(BrokerError):
+    """The topic takes no more messages, for ever."""
+
+
+class TopicFencedError(ServiceNotReadyError):
+    """The topic is being closed, or was taken over: what was asked for was not done."""
+
+
+class ProducerBusyError(BrokerError):
+    """The producer's name is taken, or the topic has as many producers as it may, or an exclusive one."""
+
+    retryable = True
+
+
+class ProducerFencedError(BrokerError):
+    """An exclusive producer is there, or was there since: this one is finished for good."""
+
+
+class DuplicateUndecidedError(BrokerError):
+    """A message with this sequence id is being stored: only when that is decided is this one a duplicate, or not."""
+
+    retryable = True
+
+
+class BacklogQuotaExceededError(BrokerError):
+    """Subscriptions of the topic are so far behind that nothing more may be published; `policy` says how to tell."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, policy: str) -> None:
+        super().__init__(message)
+        self.policy = policy
+
+
+class BrokerUnavailableError(BrokerError):
+    """No broker could be reached, or the connection to it was lost. What it was asked for may or may not be done."""
+
+    retryable = True
+
+
+class BrokerTimeoutError(BrokerUnavailableError):
+    """A broker did not answer in time. What it was asked for may or may not be done."""
+
+    outcome_unknown = True
+
+
+class MessageTooLargeError(BrokerError):
+    """The message exceeds what the broker takes; nothing was sent."""
+
+
+class SendQueueFullError(BrokerError):
+    """The producer has as many messages waiting for their receipt as it may; wait for some."""
+
+    retryable = True
+
+
+class EndOfTopicError(BrokerError):
+    """The topic was terminated, and everything in it has been received."""
+
+
+# --- subscriptions and consumers --------------------------------------------------------------------------------------
+
+
+class SubscriptionError(MagnetarError):
+    """An operation on a subscription failed."""
+
+
+class ConsumerBusyError(SubscriptionError):
+    """The subscription takes no further consumer now: it is exclusive and has one, or has as many as it may."""
+
+    retryable = True
+
+
+class SubscriptionTypeError(SubscriptionError):
+    """The consumer asks for another type than the connected ones have; the message names both."""
+
+    retryable = True
+
+
+class SubscriptionFencedError(SubscriptionError):
+    """A seek or an unsubscribe is under way, or the subscription is closed; connecting again helps."""
+
+    retryable = True
+
+
+class ConsumerAssignError(SubscriptionError):
+    """The key ranges a Key_Shared consumer asks for are malformed or overlap another consumer's."""
+
+
+class InvalidCursorPositionError(SubscriptionError):
+    """There is no such place in the topic to seek to."""

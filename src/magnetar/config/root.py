@@ -7,14 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar.config.bookie import BookieConfig
+from magnetar.config.broker import BrokerConfig
+from magnetar.config.cursor import CursorConfig
+from magnetar.config.defaults import TopicDefaultsConfig
+from magnetar.config.dispatch import DispatchConfig
 from magnetar.config.journal import JournalConfig
 from magnetar.config.knobs import Knob, knobs_of
 from magnetar.config.ledger import LedgerConfig
 from magnetar.config.logging import LoggingConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.placement import PlacementConfig
+from magnetar.config.pulsar import PulsarConfig
+from magnetar.config.schemas import SchemasConfig
 from magnetar.config.sqlite import SqliteConfig
 from magnetar.config.storage import StorageConfig
+from magnetar.config.topic import TopicConfig
+from magnetar.config.upkeep import UpkeepConfig
 from magnetar.config.zookeeper import ZooKeeperConfig
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
@@ -32,6 +40,14 @@ class Config:
     bookie: BookieConfig = field(default_factory=BookieConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    defaults: TopicDefaultsConfig = field(default_factory=TopicDefaultsConfig)
+    schemas: SchemasConfig = field(default_factory=SchemasConfig)
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    topic: TopicConfig = field(default_factory=TopicConfig)
+    cursor: CursorConfig = field(default_factory=CursorConfig)
+    pulsar: PulsarConfig = field(default_factory=PulsarConfig)
+    upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

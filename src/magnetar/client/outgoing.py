@@ -1,0 +1,96 @@
+"""What a producer sends: messages, alone or as a batch, made into headers and payload. Pure.
+
+Batch:     one entry with the sequence id of its first message, and that of its last as the highest; its metadata
+           repeats the first message's key, as Pulsar's clients do. A message with a delivery time is never in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from magnetar.wire.pulsar.batch import encode_batched_message
+from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.compression import compress
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
+
+OVERHEAD_BYTES = 64
+"""About what a message has around its payload; only for deciding when a batch is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    sequence_id: int
+    payload: bytes | None
+    """None: a message without a value."""
+    key: str | None = None
+    ordering_key: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    event_ms: int = 0
+    deliver_at_ms: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.payload or b"") + OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What all entries of a producer share."""
+
+    producer_name: str
+    compression: int = NONE
+    schema_version: bytes = b""
+
+
+def seal_single(seal: Seal, message: Outgoing, publish_ms: int) -> bytes:
+    metadata = _metadata(seal, message.sequence_id, publish_ms)
+    _describe(metadata, message)
+    if message.deliver_at_ms:
+        metadata.deliver_at_time = message.deliver_at_ms
+    return _seal(seal, metadata, message.payload or b"")
+
+
+def seal_batch(seal: Seal, messages: Sequence[Outgoing], publish_ms: int) -> bytes:
+    first, last = messages[0], messages[-1]
+    metadata = _metadata(seal, first.sequence_id, publish_ms)
+    metadata.num_messages_in_batch = len(messages)
+    metadata.highest_sequence_id = last.sequence_id
+    if first.key is not None:
+        metadata.partition_key = first.key
+    if first.ordering_key:
+        metadata.ordering_key = first.ordering_key
+    return _seal(seal, metadata, b"".join(map(_single, messages)))
+
+
+def _single(message: Outgoing) -> bytes:
+    metadata = SingleMessageMetadata(sequence_id=message.sequence_id)
+    _describe(metadata, message)
+    return encode_batched_message(metadata, message.payload or b"")
+
+
+def _metadata(seal: Seal, sequence_id: int, publish_ms: int) -> MessageMetadata:
+    metadata = MessageMetadata(producer_name=seal.producer_name, sequence_id=sequence_id, publish_time=publish_ms)
+    if seal.schema_version:
+        metadata.schema_version = seal.schema_version
+    return metadata
+
+
+def _describe(metadata: MessageMetadata | SingleMessageMetadata, message: Outgoing) -> None:
+    metadata.properties.extend(KeyValue(key=key, value=value) for key, value in message.properties.items())
+    if message.key is not None:
+        metadata.partition_key = message.key
+    if message.ordering_key:
+        metadata.ordering_key = message.ordering_key
+    if message.event_ms:
+        metadata.event_time = message.event_ms
+    if message.payload is None:
+        metadata.null_value = True
+
+
+def _seal(seal: Seal, metadata: MessageMetadata, payload: bytes) -> bytes:
+    if seal.compression != NONE:
+        metadata.compression = seal.compression  # type: ignore[assignment]  # A number of the enum.
+        metadata.uncompressed_size = len(payload)
+        payload = compress(seal.compression, payload)
+    return with_checksum(metadata.SerializeToString(), payload)

@@ -1,0 +1,37 @@
+"""Topic names, as far as a client needs them: short ones in full, and partitions."""
+
+from __future__ import annotations
+
+from magnetar.errors import InvalidNameError
+
+_DOMAINS = ("persistent", "non-persistent")
+
+
+def full_name(topic: str) -> str:
+    """`t` and `tenant/namespace/t` are short for persistent topics; the broker checks the rest."""
+    domain, separator, rest = topic.partition("://")
+    if not separator:
+        domain, rest = "persistent", topic if "/" in topic else f"public/default/{topic}"
+    parts = rest.split("/", 2)
+    if domain not in _DOMAINS or len(parts) != 3 or not all(parts):
+        raise InvalidNameError(f"{topic!r} is not a topic: write NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/…")
+    return f"{domain}://{rest}"
+
+
+def partition_name(topic: str, partition: int) -> str:
+    return f"{topic}-partition-{partition}"
+
+
+def partition_of(topic: str) -> int:
+    """-1 if the name is not that of a partition."""
+    _, separator, number = topic.rpartition("-partition-")
+    return int(number) if separator and number.isascii() and number.isdigit() else -1
+
+
+def java_hash(text: str) -> int:
+    """Java's hash of a string without its sign: which partition a key goes to, as Apache's Java client has it."""
+    value = 0
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(encoded), 2):
+        value = (31 * value + (encoded[at] << 8 | encoded[at + 1])) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

@@ -1,0 +1,271 @@
+"""AckState: what of a topic a subscription has acknowledged. Pure: no I/O, no clock.
+
+State:     the mark-delete position, up to which everything is acknowledged; behind it the entries that were
+           acknowledged one by one (acked_entries.py); and of each batch that is acknowledged in part, one bit per
+           message that is not (ack_sets.py).
+Invariant: the entry that follows the mark-delete position is not acknowledged: the position is always as far as it can
+           be. It never moves back; whoever seeks begins with a new state.
+Counts:    are computed from this state and the chain, never kept beside them, so they cannot drift.
+Strangers: positions that do not exist, or not yet, change nothing, whoever sends them.
+Read next: chain.py, cursor.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from magnetar.topic.ack_sets import full_batch, unacked_bits, words_of
+from magnetar.topic.acked_entries import AckedEntries
+from magnetar.topic.chain import LedgerChain
+from magnetar.topic.position import Position
+
+_NOTHING: Final = AckedEntries()
+
+
+class AckState:
+    __slots__ = ("_batches", "_chain", "_ledgers", "mark_delete", "version")
+
+    def __init__(self, chain: LedgerChain, mark_delete: Position) -> None:
+        """`mark_delete` may be anywhere: a place behind the last entry means the last entry."""
+        self._chain = chain
+        self.mark_delete: Position = min(mark_delete, chain.last_confirmed)
+        self.version = 0
+        """Grows with every change that is worth storing."""
+        self._ledgers: dict[int, AckedEntries] = {}
+        """None of them before the mark-delete position's ledger."""
+        self._batches: dict[Position, int] = {}
+        """Of entries that are not acknowledged: a bit per message that is not either."""
+
+    # --- acknowledging ------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, positions: Sequence[Position]) -> int:
+        """Returns how many entries of these were not acknowledged before."""
+        by_ledger: dict[int, list[int]] = {}
+        for ledger_id, entry_id in positions:
+            try:
+                by_ledger[ledger_id].append(entry_id)
+            except KeyError:
+                by_ledger[ledger_id] = [entry_id]
+        newly = sum(self._add(ledger_id, entry_ids) for ledger_id, entry_ids in by_ledger.items())
+        if newly:
+            if self._batches:
+                for position in positions:
+                    self._batches.pop(position, None)
+            self._changed()
+        return newly
+
+    def acknowledge_batch(self, position: Position, still_unacked: Sequence[int], batch_size: int) -> bool:
+        """Some messages of a batch: those whose bit is not set in these words of 64 bits. Returns whether the whole
+        entry is acknowledged now. A batch size of 0: not known."""
+        if self.is_acknowledged(position):
+            return True
+        if not self._chain.contains(position):
+            return False
+        before = self._batches.get(position, full_batch(batch_size))
+        left = before & unacked_bits(still_unacked, batch_size)
+        if not left:
+            self.acknowledge((position,))
+            return True
+        if left != before:
+            self._batches[position] = left
+            self.version += 1
+        return False
+
+    def acknowledge_to(
+        self, position: Position, still_unacked: Sequence[int] | None = None, batch_size: int = 0
+    ) -> None:
+        """Everything up to this position; of its own entry, if it is a batch, what is not in `still_unacked`."""
+        if still_unacked and not self.acknowledge_batch(position, still_unacked, batch_size):
+            position = self._chain.previous_position(position)
+        target = self._chain.clamp(min(position, self._chain.last_confirmed))
+        if target > self.mark_delete:
+            self._move_to(target)
+            self._forget_batches()
+            self._changed()
+
+    def add_range(self, first: Position, last_entry_id: int) -> None:
+        """Entries of one ledger, both ends included. For whoever reads a stored state: `settled` has to follow."""
+        entries = self._entries_of(first.ledger_id)
+        if entries and first.ledger_id >= self.mark_delete.ledger_id:
+            self._acked_of(first.ledger_id).add_run(first.entry_id, min(last_entry_id, entries - 1))
+
+    def add_bitmap(self, ledger_id: int, bitmap: int) -> None:
+        """Bit i is entry i. For whoever reads a stored state: `settled` has to follow."""
+        entries = self._entries_of(ledger_id)
+        if entries and ledger_id >= self.mark_delete.ledger_id:
+            self._acked_of(ledger_id).add_bitmap(bitmap & ((1 << entries) - 1))
+
+    def add_batch(self, position: Position, left: int) -> None:
+        """For whoever reads a stored state: a bit per message that is not acknowledged."""
+        if left and self._chain.contains(position) and not self.is_acknowledged(position):
+            self._batches[position] = left
+
+    def settle(self) -> None:
+        """After a stored state was read, or after ledgers of the chain were dropped. What is stored of those that are
+        gone does no harm there: only a position that has moved is a change."""
+        for ledger_id in [i for i, acked in self._ledgers.items() if not self._entries_of(i) or not acked.has_any()]:
+            del self._ledgers[ledger_id]
+        if self._advance():
+            self.version += 1
+        self._forget_batches()
+
+    def _add(self, ledger_id: int, entry_ids: list[int]) -> int:
+        entries = self._entries_of(ledger_id)
+        if not entries or ledger_id < self.mark_delete.ledger_id:
+            return 0
+        known = self._ledgers.get(ledger_id)
+        if known is not None:
+            return known.add(entry_ids, entries)
+        if self._follows(ledger_id, entry_ids):
+            return self._move_within(min(entry_ids[-1], entries - 1))
+        fresh = AckedEntries(self._floor_of(ledger_id))
+        newly = fresh.add(entry_ids, entries)
+        if newly:
+            self._ledgers[ledger_id] = fresh
+        return newly
+
+    def _follows(self, ledger_id: int, entry_ids: list[int]) -> bool:
+        """Whether these are the entries right behind the mark-delete position, in order: most are."""
+        first = self.mark_delete.entry_id + 1
+        return (
+            entry_ids[0] == first
+            and ledger_id == self.mark_delete.ledger_id
+            and (len(entry_ids) == 1 or entry_ids == list(range(first, first + len(entry_ids))))
+        )
+
+    def _move_within(self, entry_id: int) -> int:
+        """The mark-delete position, in a ledger without other acknowledgements. Returns by how many entries."""
+        moved = max(entry_id - self.mark_delete.entry_id, 0)
+        if moved:
+            self.mark_delete = Position(self.mark_delete.ledger_id, entry_id)
+        return moved
+
+    def _acked_of(self, ledger_id: int) -> AckedEntries:
+        acked = self._ledgers.get(ledger_id)
+        if acked is None:
+            acked = self._ledgers[ledger_id] = AckedEntries(self._floor_of(ledger_id))
+        return acked
+
+    def _floor_of(self, ledger_id: int) -> int:
+        return self.mark_delete.entry_id + 1 if ledger_id == self.mark_delete.ledger_id else 0
+
+    def _entries_of(self, ledger_id: int) -> int:
+        span = self._chain.span_of(ledger_id)
+        return 0 if span is None else span.entries
+
+    # --- the mark-delete position -------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._advance()
+
+    def _advance(self) -> bool:
+        """Whether the mark-delete position has moved."""
+        target = self._as_far_as_acknowledged() if self._ledgers else self.mark_delete
+        if target == self.mark_delete:
+            return False
+        self._move_to(target)
+        return True
+
+    def _as_far_as_acknowledged(self) -> Position:
+        """From the mark-delete position over all that is acknowledged without a gap."""
+        ledger_id, entry_id = self.mark_delete
+        while True:
+            acked = self._ledgers.get(ledger_id)
+            if acked is not None and acked.base > entry_id:
+                entry_id = acked.base - 1
+            if entry_id + 1 < self._entries_of(ledger_id):
+                break
+            following = self._chain.next_position(Position(ledger_id, entry_id))
+            if following.ledger_id == ledger_id or not self._ledgers.get(following.ledger_id, _NOTHING).base:
+                break
+            ledger_id, entry_id = following
+        return Position(ledger_id, entry_id)
+
+    def _move_to(self, target: Position) -> None:
+        ledgers = self._ledgers
+        if target.ledger_id != self.mark_delete.ledger_id:
+            for ledger_id in [i for i in ledgers if i < target.ledger_id]:
+                del ledgers[ledger_id]
+        self.mark_delete = target
+        acked = ledgers.get(target.ledger_id)
+        if acked is not None:
+            acked.raise_floor(target.entry_id + 1)
+            if not acked.has_any():
+                del ledgers[target.ledger_id]
+
+    def _forget_batches(self) -> None:
+        """Of entries that are acknowledged, or gone. Those that are acknowledged one by one go when that happens."""
+        for position in [p for p in self._batches if p <= self.mark_delete or not self._chain.contains(p)]:
+            del self._batches[position]
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether anything behind the mark-delete position is acknowledged, be it in part."""
+        return bool(self._ledgers or self._batches)
+
+    def is_acknowledged(self, position: Position) -> bool:
+        if position <= self.mark_delete:
+            return True
+        acked = self._ledgers.get(position.ledger_id)
+        return acked is not None and acked.has(position.entry_id)
+
+    def ack_set_of(self, position: Position) -> Sequence[int] | None:
+        """The words of a batch that is acknowledged in part, as a consumer gets them; else None."""
+        left = self._batches.get(position) if self._batches else None
+        return None if left is None else words_of(left)
+
+    def next_unacknowledged(self, position: Position) -> Position:
+        """The first entry at or behind this position that is not acknowledged, or the chain's `end`."""
+        chain = self._chain
+        mark_delete = self.mark_delete
+        place = chain.next_position(mark_delete) if position <= mark_delete else chain.at_or_after(position)
+        while (acked := self._ledgers.get(place.ledger_id)) is not None:
+            entry_id = acked.next_unacked(place.entry_id)
+            if entry_id == place.entry_id:
+                break
+            place = chain.at_or_after(Position(place.ledger_id, entry_id))
+        return place
+
+    def backlog_entries(self) -> int:
+        """How many entries exist that are not acknowledged; a batch that is acknowledged in part is one."""
+        behind = self._chain.entries_between(self.mark_delete, self._chain.last_confirmed)
+        return behind - self._acked_behind_mark_delete()
+
+    def backlog_bytes_estimate(self) -> int:
+        """As if the entries of one ledger were all of the same size."""
+        size = self._chain.bytes_between(self.mark_delete, self._chain.last_confirmed)
+        for ledger_id, acked in self._ledgers.items():
+            span = self._chain.span_of(ledger_id)
+            if span is not None and span.entries:
+                size -= span.size_bytes * acked.count(span.entries) // span.entries
+        return max(size, 0)
+
+    def _acked_behind_mark_delete(self) -> int:
+        return sum(acked.count(self._entries_of(ledger_id)) for ledger_id, acked in self._ledgers.items())
+
+    # --- for whoever stores it ----------------------------------------------------------------------------------------
+
+    def range_count(self) -> int:
+        """Runs of acknowledged entries behind the mark-delete position, each within one ledger."""
+        return sum(acked.range_count() for acked in self._ledgers.values())
+
+    def ranges(self) -> Iterator[tuple[Position, Position]]:
+        """First and last position of each of them, ascending."""
+        for ledger_id in sorted(self._ledgers):
+            for first, last in self._ledgers[ledger_id].ranges():
+                yield Position(ledger_id, first), Position(ledger_id, last)
+
+    def bitmaps(self) -> Iterator[tuple[int, int, int]]:
+        """Ledger id, number of runs and bitmap (bit i is entry i) of each ledger with such entries, ascending."""
+        for ledger_id in sorted(self._ledgers):
+            acked = self._ledgers[ledger_id]
+            yield ledger_id, acked.range_count(), acked.to_bitmap()
+
+    @property
+    def batches(self) -> Mapping[Position, int]:
+        """Position → a bit per message that is not acknowledged."""
+        return self._batches

@@ -1,0 +1,122 @@
+"""What is stored of one message or batch: the broker's header, then what the producer sent, as it came.
+
+Format:    [0x0e02 u16 | size u32 | BrokerEntryMetadata] [0x0e01 u16 | crc32c u32] metadata_size u32 | MessageMetadata
+           | payload. A client gets all from the checksum on, and the broker's header only if it asked for it.
+Index:     continuous over a topic, per message; an entry carries that of its last one. Apache writes no header unless
+           told to, so every reader must do without.
+Damaged:   an entry that does not parse raises `MalformedEntryError`. The checksum is a matter of its own
+           (`verify_checksum`): it was verified when the entry came in, and bookies have digests of theirs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.errors import MalformedEntryError
+from magnetar.wire.pulsar.checksum import CHECKSUM_BYTES, CHECKSUM_MAGIC, has_checksum, verify_checksum
+from magnetar.wire.pulsar.frames import SIZE, SIZE_BYTES, Buffer, missing_fields
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
+from magnetar.wire.pulsar.varints import varint
+
+__all__ = [
+    "EntryHead",
+    "broker_entry_header",
+    "has_checksum",
+    "messages_in",
+    "metadata_of",
+    "parse_entry",
+    "verify_checksum",
+]
+
+BROKER_ENTRY_MAGIC: Final = 0x0E02
+_MAGIC = struct.Struct(">H")
+_BROKER_HEADER = struct.Struct(">HI")
+_TIMESTAMP_TAG: Final = b"\x08"
+_INDEX_TAG: Final = b"\x10"
+
+
+class EntryHead:
+    """Where the parts of an entry are, and what they say."""
+
+    __slots__ = ("body_offset", "broker_ms", "index", "metadata", "payload_offset")
+
+    def __init__(
+        self, index: int | None, broker_ms: int | None, body_offset: int, metadata: MessageMetadata, payload_offset: int
+    ) -> None:
+        self.index = index
+        """Of the entry's last message; None if the entry has no header of a broker that counts."""
+        self.broker_ms = broker_ms
+        """When the broker took it; None as above."""
+        self.body_offset = body_offset
+        """Where that begins which every client gets."""
+        self.metadata = metadata
+        self.payload_offset = payload_offset
+
+
+def broker_entry_header(index_of_last: int, broker_ms: int) -> bytes:
+    metadata = b"".join((_TIMESTAMP_TAG, varint(broker_ms), _INDEX_TAG, varint(index_of_last)))
+    return _BROKER_HEADER.pack(BROKER_ENTRY_MAGIC, len(metadata)) + metadata
+
+
+def parse_entry(data: Buffer) -> EntryHead:
+    view = memoryview(data)
+    index, broker_ms, body_offset = _parse_broker_header(view)
+    metadata, payload_offset = _parse_body(view, body_offset)
+    return EntryHead(index, broker_ms, body_offset, metadata, payload_offset)
+
+
+def metadata_of(headers_and_payload: Buffer) -> MessageMetadata:
+    """Of what a producer sent, before it is an entry."""
+    return _parse_body(memoryview(headers_and_payload), 0)[0]
+
+
+def messages_in(metadata: MessageMetadata) -> int:
+    """How many messages the entry counts for: those of a batch, else one."""
+    return max(1, metadata.num_messages_in_batch)
+
+
+def body_offset_of(data: Buffer) -> int:
+    """`EntryHead.body_offset` alone, without reading any metadata."""
+    if len(data) < _BROKER_HEADER.size:
+        return 0
+    magic, size = _BROKER_HEADER.unpack_from(data)
+    if magic != BROKER_ENTRY_MAGIC:
+        return 0
+    offset = _BROKER_HEADER.size + int(size)
+    if offset > len(data):
+        raise MalformedEntryError(f"a broker entry header of {size} bytes in an entry of {len(data)}")
+    return offset
+
+
+def _parse_broker_header(view: memoryview) -> tuple[int | None, int | None, int]:
+    offset = body_offset_of(view)
+    if not offset:
+        return None, None, 0
+    try:
+        header = BrokerEntryMetadata.FromString(view[_BROKER_HEADER.size : offset])  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise MalformedEntryError(f"broker entry metadata that is not protobuf: {error}") from None
+    index = header.index if header.HasField("index") else None
+    broker_ms = header.broker_timestamp if header.HasField("broker_timestamp") else None
+    return index, broker_ms, offset
+
+
+def _parse_body(view: memoryview, offset: int) -> tuple[MessageMetadata, int]:
+    if len(view) - offset >= CHECKSUM_BYTES and _MAGIC.unpack_from(view, offset)[0] == CHECKSUM_MAGIC:
+        offset += CHECKSUM_BYTES
+    metadata_start = offset + SIZE_BYTES
+    if metadata_start > len(view):
+        raise MalformedEntryError("an entry ends before its metadata")
+    metadata_end = metadata_start + int(SIZE.unpack_from(view, offset)[0])
+    if metadata_end > len(view):
+        raise MalformedEntryError(f"metadata up to byte {metadata_end} in an entry of {len(view)}")
+    try:
+        metadata = MessageMetadata.FromString(view[metadata_start:metadata_end])  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise MalformedEntryError(f"message metadata that is not protobuf: {error}") from None
+    if not metadata.IsInitialized():
+        raise MalformedEntryError(f"message metadata without a required field: {missing_fields(metadata)}")
+    return metadata, metadata_end
