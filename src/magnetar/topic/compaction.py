@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from magnetar.config.topic import TopicConfig
-from magnetar.errors import CompactionError, MagnetarError, MalformedEntryError, NoSuchLedgerError
+from magnetar.errors import CompactionError, MalformedEntryError, NoSuchLedgerError
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.topic.chain import LedgerChain, LedgerSpan
 from magnetar.topic.compacted_entries import (
@@ -34,6 +33,7 @@ from magnetar.topic.compacted_entries import (
     keys_of,
 )
 from magnetar.topic.compacted_ledger import COMPACTED_DIGEST, CompactedLedger
+from magnetar.topic.compacted_output import CompactedOutput
 from magnetar.topic.log import TopicLog
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.log_parts import LogParts
@@ -46,8 +46,6 @@ COMPACTION_CURSOR: Final = "__compaction"
 LEDGER_PROPERTY: Final = "CompactedTopicLedger"
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 2**20
-_WRITES_MAX: Final = 500  # Of the new ledger that are not acknowledged yet.
-_WRITE_BYTES_MAX: Final = 16 * 2**20
 
 Place = tuple[int, int, int]  # Ledger, entry, index in its batch.
 
@@ -226,7 +224,7 @@ class TopicCompaction:
 
     async def _write(self, latest: dict[str, Place], up_to: Position, writer: LedgerWriter) -> int:
         """Phase two: those messages, in the order of the topic."""
-        output = _Output(writer)
+        output = CompactedOutput(writer)
         async with aclosing(self._entries(up_to)) as entries:
             async for entry in entries:
                 kept = self._kept(entry, latest)
@@ -272,34 +270,3 @@ def _note_keys(entry: LogEntry, latest: dict[str, Place]) -> None:
             latest[key] = (*entry.position, index)
         else:
             latest.pop(key, None)
-
-
-class _Output:
-    """Writes with a bounded number of entries under way."""
-
-    def __init__(self, writer: LedgerWriter) -> None:
-        self.entries = 0
-        self._writer = writer
-        self._pending: deque[tuple[asyncio.Future[int], int]] = deque()
-        self._bytes = 0
-
-    async def put(self, data: bytes) -> None:
-        self._pending.append((self._writer.enqueue(data), len(data)))
-        self._bytes += len(data)
-        self.entries += 1
-        while len(self._pending) > _WRITES_MAX or self._bytes > _WRITE_BYTES_MAX:
-            await self._oldest()
-
-    async def flush(self) -> None:
-        while self._pending:
-            await self._oldest()
-
-    async def _oldest(self) -> None:
-        future, size = self._pending.popleft()
-        self._bytes -= size
-        try:
-            await future
-        except MagnetarError:
-            for other, _ in self._pending:
-                other.cancel()
-            raise

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.errors import MalformedEntryError, MalformedMetadataError
+from magnetar.metadata.bookkeeper.proto_strings import checked
 from magnetar.topic.chain import LedgerSpan
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import CompressionType, InfoMetadata, ManagedLedgerInfo
@@ -50,7 +51,7 @@ def decode_info(value: bytes) -> TopicInfo:
         terminated = Position(message.terminated_position.ledger_id, message.terminated_position.entry_id)
     return TopicInfo(
         spans=tuple(sorted((_span(ledger) for ledger in message.ledger_info), key=lambda span: span.ledger_id)),
-        properties={item.key: item.value for item in message.properties},
+        properties=_properties(message),
         terminated=terminated,
         kept=message.SerializeToString(),
     )
@@ -67,6 +68,13 @@ def encode_info(info: TopicInfo) -> bytes:
     if info.terminated is not None:
         message.terminated_position.ledger_id, message.terminated_position.entry_id = info.terminated
     return message.SerializeToString()
+
+
+def _properties(message: ManagedLedgerInfo) -> dict[str, str]:
+    try:
+        return {checked(item.key): checked(item.value) for item in message.properties}
+    except ValueError as error:
+        raise MalformedMetadataError(f"a topic's node has a property that is no text: {error}") from None
 
 
 def _span(ledger: ManagedLedgerInfo.LedgerInfo) -> LedgerSpan:

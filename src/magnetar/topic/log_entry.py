@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from google.protobuf.message import DecodeError
+
+from magnetar.errors import MalformedEntryError
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.frames import Buffer
-from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry
+from magnetar.wire.pulsar.entry import EntryHead, body_offset_of, messages_in, parse_entry
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata
+
+_HEADER_BYTES: Final = 6  # Magic and size.
 
 
 class LogEntry:
@@ -40,3 +46,17 @@ class LogEntry:
 
     def __repr__(self) -> str:
         return f"LogEntry({self.position}, {len(self.data)} bytes)"
+
+
+def broker_header_of(data: Buffer) -> tuple[int | None, int | None]:
+    """Index of the last message, and the broker's time, if the entry has them: also of one whose message nobody can
+    read, since the broker's header is ours."""
+    end = body_offset_of(data)
+    if not end:
+        return None, None
+    try:
+        header = BrokerEntryMetadata.FromString(memoryview(data)[_HEADER_BYTES:end])  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise MalformedEntryError(f"broker entry metadata that is not protobuf: {error}") from None
+    index = header.index if header.HasField("index") else None
+    return index, header.broker_timestamp if header.HasField("broker_timestamp") else None

@@ -19,7 +19,7 @@ from typing import Final
 from magnetar.errors import MalformedEntryError
 from magnetar.topic.chain import LedgerSpan
 from magnetar.topic.info import INDEX_PROPERTY
-from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.log_entry import LogEntry, broker_header_of
 from magnetar.topic.log_search import ReadOne
 from magnetar.topic.node import TopicNode
 from magnetar.topic.position import Position
@@ -61,7 +61,7 @@ class LogIndex:
         entry = await self._read_one(position)
         last = index_of_last(entry)
         if last is not None:
-            return last - entry.messages + 1
+            return last - _messages(entry) + 1
         span = self._chain.span_of(position.ledger_id)
         assert span is not None
         counts = await self._counts(span)
@@ -133,7 +133,7 @@ class LogIndex:
             entry = await self._read_one(Position(span.ledger_id, 0))
             last = index_of_last(entry)
             if last is not None:
-                return last - entry.messages + 1 - between
+                return last - _messages(entry) + 1 - between
             between += (await self._counts(span))[-1]
         return self._node.next_index - between
 
@@ -157,8 +157,8 @@ class LogIndex:
 
 def index_of_last(entry: LogEntry) -> int | None:
     try:
-        return entry.head.index
-    except MalformedEntryError:
+        return broker_header_of(entry.data)[0]
+    except MalformedEntryError:  # Of an entry that Apache's broker took as it came.
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.log_entry import LogEntry, broker_header_of
 from magnetar.topic.position import EARLIEST, Position
 
 ReadOne = Callable[[Position], Awaitable[LogEntry]]
@@ -31,5 +31,5 @@ async def first_position_where(
 
 def time_of(entry: LogEntry) -> int:
     """When the broker took it, or else when its producer says it was published; milliseconds."""
-    head = entry.head
-    return head.broker_ms if head.broker_ms is not None else int(head.metadata.publish_time)
+    broker_ms = broker_header_of(entry.data)[1]
+    return broker_ms if broker_ms is not None else int(entry.head.metadata.publish_time)

@@ -30,15 +30,14 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
 TOPIC = "public/default/persistent/orders"
 SINGLE = TopicConfig(ensemble_size=1, write_quorum=1, ack_quorum=1)
-QUICK = LedgerConfig(
-    read_timeout_ms=1_000,
-    connect_timeout_ms=1_000,
+PATIENT = LedgerConfig(reconnect_backoff_ms=1, reconnect_backoff_max_ms=20)
+"""A busy machine is no failed bookie."""
+IMPATIENT = LedgerConfig(
     reconnect_backoff_ms=1,
     reconnect_backoff_max_ms=20,
     add_timeout_ms=300,
     add_quorum_timeout_ms=600,
     replacement_wait_ms=200,
-    recovery_timeout_ms=10_000,
 )
 
 
@@ -145,12 +144,16 @@ def drop_tail(log: TopicLog) -> None:
 
 @contextlib.asynccontextmanager
 async def log_world(
-    bookies: int = 1, *, config: TopicConfig = SINGLE, wall_ms: Callable[[], int] | None = None
+    bookies: int = 1,
+    *,
+    config: TopicConfig = SINGLE,
+    ledger: LedgerConfig = PATIENT,
+    wall_ms: Callable[[], int] | None = None,
 ) -> AsyncIterator[LogWorld]:
     runtime = SystemRuntime()
     if wall_ms is not None:
         runtime.entropy.wall_ms = wall_ms  # type: ignore[method-assign]
-    cluster = BookieCluster(bookies, config=small_config(ledger=QUICK), runtime=runtime)
+    cluster = BookieCluster(bookies, config=small_config(ledger=ledger), runtime=runtime)
     async with cluster, LedgerClient(cluster.store, cluster.config, runtime, local=cluster.local) as client:
         world = LogWorld(cluster, client, config)
         try:

@@ -84,6 +84,7 @@ def test_node_that_pulsar_wrapped_without_compressing_is_read() -> None:
     "value",
     [
         b"\xff\xff",
+        b"\x1a\x07\x0a\x02\xe4\xe4\x12\x01x",  # A property whose name is no text.
         packed(GOLDEN, ZLIB, b"not zlib"),
         packed(GOLDEN, ZLIB, zlib.compress(GOLDEN + b"more")),
         packed(bytes(2**27), ZLIB, b""),

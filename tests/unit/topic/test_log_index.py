@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import replace
 
 from magnetar.topic.chain import LedgerSpan
@@ -9,6 +11,7 @@ from magnetar.topic.info import TopicInfo
 from magnetar.topic.info_store import NO_NODE, TopicInfoStore
 from magnetar.topic.log import TopicLog
 from magnetar.topic.position import EARLIEST, LATEST, Position
+from magnetar.topic.proto.managed_ledger_pb2 import ZLIB, InfoMetadata, ManagedLedgerInfo
 from tests.unit.topic.log_world import TOPIC, LogWorld, drop_tail, log_world, message, read_all
 from tests.unit.topic.test_log_reading import three_ledgers
 
@@ -148,3 +151,43 @@ async def test_index_search_reads_few_entries() -> None:
         log._reads.read_one = counted  # type: ignore[method-assign, assignment]
         assert (await log.position_at_index(17)).entry_id == 7
         assert reads <= 8
+
+
+async def test_node_that_apache_compressed_keeps_what_we_do_not_know_through_our_writes() -> None:
+    async with log_world() as world:
+        unknown = b"\xfa\x06\x03abc"  # Field 111, of a later release.
+        span = await apache_ledger(world, [1, 2])
+        ledger = ManagedLedgerInfo.LedgerInfo(ledger_id=span.ledger_id, entries=2, size=span.size_bytes, timestamp=1)
+        ledger.offload_context.uid_msb = 77
+        message_bytes = ManagedLedgerInfo(ledger_info=[ledger]).SerializeToString() + unknown
+        message_bytes += ManagedLedgerInfo(properties=[{"key": "pulsar.topic.epoch", "value": "3"}]).SerializeToString()
+        head = InfoMetadata(compression_type=ZLIB, uncompressed_size=len(message_bytes)).SerializeToString()
+        value = struct.pack(">Hi", 0x4778, len(head)) + head + zlib.compress(message_bytes)
+        store, path = world.cluster.store, f"/managed-ledgers/{TOPIC}"
+        await store.create(path, value, make_parents=True)
+        log, heard = await world.open()
+        await world.written(log, heard, 1)
+        await log.roll()
+        await check_index(log, [1, 2, 1])
+        node = await store.get(path)
+        assert node is not None
+        written = ManagedLedgerInfo.FromString(node.value)
+        assert [info.ledger_id for info in written.ledger_info] == [span.ledger_id for span in log.chain.spans]
+        assert written.ledger_info[0].offload_context.uid_msb == 77
+        assert {item.key: item.value for item in written.properties} == {"pulsar.topic.epoch": "3", "index": "3"}
+        assert unknown in node.value
+
+
+async def test_index_goes_on_behind_an_entry_that_is_no_message() -> None:
+    async with log_world() as world:
+        log, heard = await world.open()
+        await world.written(log, heard, 2)
+        log.append(b"no message at all", 5, None)
+        await heard.until(3)
+        await log.aclose()
+        again, heard = await world.open()
+        assert again.next_index == 7
+        await world.written(again, heard, 1)
+        assert await again.index_of(heard.positions[-1]) == 7
+        assert await again.position_at_index(1) == again.chain.position_after(EARLIEST, 2)
+        assert await again.position_at_time(2**60) == again.chain.end

@@ -12,7 +12,7 @@ from magnetar.config.topic import TopicConfig
 from magnetar.errors import AddTimeoutError, NotEnoughBookiesError, TopicFencedError, TopicTerminatedError
 from magnetar.testing.waiting import until
 from magnetar.topic.log import TopicLog
-from tests.unit.topic.log_world import SINGLE, drop_tail, log_world, message, read_all, text_of
+from tests.unit.topic.log_world import IMPATIENT, SINGLE, drop_tail, log_world, message, read_all, text_of
 
 AT_ONCE = dataclasses.replace(SINGLE, ledger_minutes_min=0)
 PAIR = TopicConfig(ensemble_size=2, write_quorum=2, ack_quorum=2)
@@ -194,7 +194,7 @@ async def test_lost_bookie_is_survived_with_another() -> None:
 
 
 async def test_log_is_over_when_no_ledger_can_be_had() -> None:
-    async with log_world() as world:
+    async with log_world(ledger=IMPATIENT) as world:
         log, heard = await world.open(ledger_wait_ms=50)
         await world.written(log, heard, 3)
         await world.cluster.kill(0)
