@@ -7,10 +7,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import bookie, ledger, metadata
+from bench import bookie, ledger, metadata, pulsar
 from bench.report import Row, print_table, write_json
 
-PARTS: dict[str, Callable[[], list[Row]]] = {"bookie": bookie.run, "ledger": ledger.run, "metadata": metadata.run}
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    "bookie": bookie.run,
+    "ledger": ledger.run,
+    "metadata": metadata.run,
+    "pulsar": pulsar.run,
+}
 RESULT = Path("build/bench.json")
 
 

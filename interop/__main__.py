@@ -8,7 +8,7 @@ import sys
 
 from interop.runner import Part, run_parts
 
-PARTS = ("metadata", "bookie", "ledger")
+PARTS = ("metadata", "bookie", "ledger", "pulsar")
 
 
 def _parts_of(name: str) -> list[Part]:

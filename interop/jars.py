@@ -1,7 +1,8 @@
 """Apache's jars by Maven, and Java programs compiled against them. Both are kept in build/interop.
 
-A folder of jars is named after the hash of pom.xml, a folder of classes after that of pom.xml and the sources: a change
-of either makes a new one, and an interrupted download leaves nothing that looks finished.
+A folder of jars is named after the hash of its pom, a folder of classes after that of the pom and the sources: a change
+of either makes a new one, and an interrupted download leaves nothing that looks finished. BookKeeper and Pulsar do not
+share a folder: Pulsar brings another release of BookKeeper, and its admin tool other releases of Pulsar's classes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from magnetar.errors import MissingDependencyError, ProcessFailedError
@@ -19,23 +21,41 @@ from magnetar.testing.java import find_java, parse_version
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "interop"
-POM = HERE / "pom.xml"
-SOURCES = HERE / "java"
 JAVA_MIN = 17  # What Apache's classes are compiled for.
 _MAVEN_TIMEOUT_S = 900
 _COMPILER_TIMEOUT_S = 120
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def jar_folder() -> Path:
-    """Downloads what pom.xml names, unless that was done before."""
-    return _make_once(CACHE / f"lib-{_hash(POM)}", _download)
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """What one pom brings, and the folder of Java programs that are compiled against it."""
+
+    what: str
+    pom: Path
+    megabytes: int
+    sources: Path
+    shared: tuple[Path, ...] = ()
+    """Sources of another folder that these programs need, too."""
 
 
-def class_folder() -> Path:
-    """Compiles interop/java, unless that was done before."""
-    sources = sorted(SOURCES.glob("*.java"))
-    return _make_once(CACHE / f"classes-{_hash(POM, *sources)}", lambda target: _compile(sources, target))
+_OURS, _PULSAR = HERE / "java", HERE / "pulsar"
+BOOKKEEPER = Jars("BookKeeper", HERE / "pom.xml", 110, _OURS)
+_JSON_LINES = (_OURS / "JsonLines.java",)
+PULSAR = Jars("Pulsar", _PULSAR / "server-pom.xml", 245, _PULSAR / "java", _JSON_LINES)
+PULSAR_ADMIN = Jars("Pulsar's admin tool", _PULSAR / "admin-pom.xml", 85, _PULSAR / "admin_java", _JSON_LINES)
+
+
+def jar_folder(jars: Jars = BOOKKEEPER) -> Path:
+    """Downloads what the pom names, unless that was done before."""
+    return _make_once(CACHE / f"lib-{_hash(jars.pom)}", lambda target: _download(jars, target))
+
+
+def class_folder(jars: Jars = BOOKKEEPER) -> Path:
+    """Compiles the Java programs, unless that was done before."""
+    sources = [*sorted(jars.sources.glob("*.java")), *jars.shared]
+    name = f"classes-{_hash(jars.pom, *sources)}"
+    return _make_once(CACHE / name, lambda target: _compile(jars, sources, target))
 
 
 def _make_once(target: Path, make: Callable[[Path], None]) -> Path:
@@ -55,20 +75,20 @@ def _hash(*files: Path) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def _download(target: Path) -> None:
+def _download(jars: Jars, target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingDependencyError(
             "Maven (mvn) is not on the PATH; it gets Apache's classes. Install it, for example: apt install maven"
         )
-    print("  getting Apache's classes from Maven Central (once, about 110 MB)", flush=True)
+    print(f"  getting Apache's classes from Maven Central: {jars.what} (once, about {jars.megabytes} MB)", flush=True)
     _run(
-        "Maven could not get Apache's classes",
+        f"Maven could not get Apache's classes of {jars.what}",
         [
             maven,
             "--quiet",
             "--batch-mode",
-            f"--file={POM}",
+            f"--file={jars.pom}",
             "dependency:copy-dependencies",
             "-DincludeScope=runtime",
             f"-DoutputDirectory={target}",
@@ -77,8 +97,8 @@ def _download(target: Path) -> None:
     )
 
 
-def _compile(sources: list[Path], target: Path) -> None:
-    command = [find_compiler(), "-nowarn", "-proc:none", "-cp", f"{jar_folder()}/*", "-d", target, *sources]
+def _compile(jars: Jars, sources: list[Path], target: Path) -> None:
+    command = [find_compiler(), "-nowarn", "-proc:none", "-cp", f"{jar_folder(jars)}/*", "-d", target, *sources]
     _run("the Java side does not compile", [str(word) for word in command], _COMPILER_TIMEOUT_S)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from interop.jars import JAVA_MIN, class_folder, jar_folder
+from interop.jars import BOOKKEEPER, JAVA_MIN, Jars, class_folder, jar_folder
 from magnetar.errors import ProcessFailedError
 from magnetar.testing.java import find_java
 from magnetar.testing.processes import Child
@@ -35,10 +35,15 @@ class ApacheError(Exception):
 
 
 def java_command(
-    main_class: str, *arguments: str | Path, jvm: Sequence[str], logging: Path, with_ours: bool = False
+    main_class: str,
+    *arguments: str | Path,
+    jvm: Sequence[str],
+    logging: Path,
+    with_ours: bool = False,
+    jars: Jars = BOOKKEEPER,
 ) -> list[str | Path]:
-    """Runs a class of Apache's jars, or with ours one of interop/java."""
-    jars = f"{jar_folder()}/*"
+    """Runs a class of Apache's jars, or with ours one of the Java programs that are compiled against them."""
+    theirs = f"{jar_folder(jars)}/*"
     return [
         find_java(JAVA_MIN).executable,
         *jvm,
@@ -46,7 +51,7 @@ def java_command(
         f"-Dlog4j2.configurationFile={logging}",
         *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
         "-cp",
-        f"{class_folder()}:{jars}" if with_ours else jars,
+        f"{class_folder(jars)}:{theirs}" if with_ours else theirs,
         main_class,
         *arguments,
     ]
@@ -60,12 +65,13 @@ class JavaProgram:
         *,
         jvm: Sequence[str] = ("-Xmx256m", "-XX:TieredStopAtLevel=1"),
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+        jars: Jars = BOOKKEEPER,
     ) -> None:
         logging = directory / "log4j2.properties"
         logging.write_text(_LOGGING)
         self._answer_timeout_s = answer_timeout_s
         self._child = Child(
-            java_command(main_class, jvm=jvm, logging=logging, with_ours=True),
+            java_command(main_class, jvm=jvm, logging=logging, with_ours=True, jars=jars),
             log=directory / f"{main_class}.log",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -17,8 +17,10 @@ from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error
 from magnetar.errors import MagnetarError
 
 COMMANDS = {
+    "standalone": ("magnetar.cli.standalone", "Run a broker, a bookie and their metadata in one process."),
     "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
     "metadata": ("magnetar.cli.metadata", "Initialise and inspect the metadata of a cluster."),
+    "broker": ("magnetar.cli.broker", "Run a broker."),
     "bookie": ("magnetar.cli.bookie", "Run a storage node, and look after it."),
     "ledger": ("magnetar.cli.ledger", "Make, write, read, follow, recover and delete ledgers."),
     "dev": ("magnetar.cli.dev", "Servers for development on this machine."),

@@ -7,14 +7,15 @@ A command takes `config: ConfigFile = None, settings: Settings = None, as_json: 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-from magnetar.cli.output import EXIT_FAILED
+from magnetar.cli.flags import AsJson as AsJson
+from magnetar.cli.flags import Force as Force
+from magnetar.cli.flags import confirm as confirm
 from magnetar.config.load import CONFIG_VARIABLE, Assignment, Effective, load
 from magnetar.errors import ConfigError
 
@@ -28,8 +29,6 @@ Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one key; may be repeated."),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Do not ask.")]
 
 
 def load_effective(
@@ -48,16 +47,6 @@ def load_effective(
         environment=variables,
         flags=[*map(Assignment.parse, settings or ()), *flags],
     )
-
-
-def confirm(question: str, force: bool) -> None:
-    """Goes on only if a person says yes, or said `--force`."""
-    if force:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody can be asked here: say --force if you mean it")
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(EXIT_FAILED)
 
 
 def _path_from(variables: Mapping[str, str]) -> Path | None:

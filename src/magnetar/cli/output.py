@@ -25,6 +25,15 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+def print_names(names: Sequence[str], as_json: bool) -> None:
+    """One a line; JSON for programs."""
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            print(printable(name))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """The rows as people like to read them."""
     cells = [[printable(cell) for cell in row] for row in rows]

@@ -22,7 +22,13 @@ from magnetar.config.suggest import nearest, nearest_key
 from magnetar.errors import ConfigError
 
 CONFIG_VARIABLE = "MAGNETAR_CONFIG"
-OTHER_VARIABLES = {CONFIG_VARIABLE: "path of the configuration file, where `--config` is not given"}
+URL_VARIABLE = "MAGNETAR_URL"
+ADMIN_URL_VARIABLE = "MAGNETAR_ADMIN_URL"
+OTHER_VARIABLES = {
+    CONFIG_VARIABLE: "path of the configuration file, where `--config` is not given",
+    URL_VARIABLE: "where commands find a broker, where `--url` is not given: pulsar://HOST:PORT",
+    ADMIN_URL_VARIABLE: "where commands find its admin interface, where `--admin-url` is not given: http://HOST:PORT",
+}
 """Variables with our prefix that are no keys."""
 
 DEFAULT_ORIGIN = "default"

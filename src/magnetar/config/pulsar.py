@@ -76,9 +76,9 @@ class PulsarConfig:
         at_most=1_000_000,
         pulsar="brokerMaxConnections",
     )
-    # Above what one read of a socket brings, so that a busy client is slowed down and not stopped.
+    # What one connection may do to the others: this many requests are begun before it is another's turn.
     requests_per_connection_max: int = knob(
-        1_000,
+        256,
         "Requests of one connection that are not answered yet (publishes and acks aside); then it is not read.",
         at_least=1,
         at_most=1_000_000,

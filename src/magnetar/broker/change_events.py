@@ -1,0 +1,191 @@
+"""`__change_events` of every namespace, read and written where its log is: the policies' way to their topic.
+
+Read:      straight from the logs of its partitions, without a subscription: nothing is acknowledged, and the topic
+           keeps everything. Batches and compression of other brokers' clients are undone.
+Write:     one message an event, by a producer of this broker that no client has; durable when `publish` returns.
+Ends:      a reader whose topic was unloaded says so, and is opened again.
+Read next: policies/events_topic.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.names import CHANGE_EVENTS, NamespaceName, TopicName
+from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.policies.events_topic import EventsReader, IncomingEvent, OutgoingEvent
+from magnetar.broker.producer import Producer, ProducerOptions, Publish
+from magnetar.errors import MagnetarError, TopicFencedError, TopicNotFoundError
+from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.position import EARLIEST
+from magnetar.wire.pulsar.batch import messages_of_batch
+from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.compression import decompress
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMetadata
+
+if TYPE_CHECKING:
+    from magnetar.broker.service import BrokerService
+
+_ENTRIES_MAX: Final = 200
+_BYTES_MAX: Final = 2**20
+_PUBLISH_TIMEOUT_S: Final = 30.0
+
+
+class ChangeEvents:
+    """`EventsTopics` of this broker. `attach` it before it is used."""
+
+    service: BrokerService
+
+    def attach(self, service: BrokerService) -> None:
+        self.service = service
+
+    async def open_reader(self, namespace: NamespaceName) -> EventsReader | None:
+        names = await self._names(namespace)
+        topics: dict[int, PersistentTopic] = {}
+        for number, name in enumerate(names):
+            try:
+                topics[number] = await self._topic(name, create=False)
+            except TopicNotFoundError:
+                continue
+        return ChangeEventsReader(self.service, topics) if topics else None
+
+    async def publish(self, namespace: NamespaceName, event: OutgoingEvent) -> tuple[int, int, int]:
+        names = await self._names(namespace)
+        partition = 0 if len(names) == 1 else hash_to_partition(event.key, len(names))
+        topic = await self._topic(names[partition], create=True)
+        writer = _Writer(self.service.entropy.wall_ms(), topic)
+        async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+            ledger_id, entry_id = await writer.write(event)
+        return partition, ledger_id, entry_id
+
+    async def _names(self, namespace: NamespaceName) -> list[TopicName]:
+        base = namespace.topic(CHANGE_EVENTS)
+        partitioned = await self.service.resources.partitioned_topics.get(base)
+        return [base] if partitioned is None else [base.with_partition(each) for each in range(partitioned.partitions)]
+
+    async def _topic(self, name: TopicName, *, create: bool) -> PersistentTopic:
+        topic = await self.service.topics.get(name, create=create)
+        assert isinstance(topic, PersistentTopic)
+        return topic
+
+
+def hash_to_partition(key: str, partitions: int) -> int:
+    """As Java clients choose a partition by default: `String.hashCode` without its sign."""
+    value = 0
+    for unit in memoryview(key.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) & 0xFFFF_FFFF
+    return (value & 0x7FFF_FFFF) % partitions
+
+
+class ChangeEventsReader:
+    def __init__(self, service: BrokerService, topics: dict[int, PersistentTopic]) -> None:
+        self._service = service
+        self._topics = topics
+        self._next = {number: topic.log.chain.at_or_after(EARLIEST) for number, topic in topics.items()}
+        self._more = asyncio.Event()
+        self._is_over = False
+        for topic in topics.values():
+            topic.log.watch_tail(self._more.set)
+        service.topics.changed.append(self._on_changed)
+
+    async def read_available(self) -> Sequence[IncomingEvent]:
+        while True:
+            self._more.clear()
+            found, is_end = [], True
+            for number, topic in self._topics.items():
+                entries = await topic.log.read(self._next[number], _ENTRIES_MAX, _BYTES_MAX)
+                for entry in entries:
+                    is_end = False
+                    found += list(_events_in(entry, number))
+                if entries:
+                    self._next[number] = topic.log.chain.next_position(entries[-1].position)
+            if found or is_end:
+                return found
+
+    async def wait_for_more(self) -> None:
+        await self._more.wait()
+        if self._is_over:
+            raise TopicFencedError("the topic of policies was unloaded")
+
+    def _on_changed(self, name: TopicName, is_loaded: bool) -> None:
+        if not is_loaded and any(topic.name == name for topic in self._topics.values()):
+            self._is_over = True
+            self._more.set()
+
+    async def aclose(self) -> None:
+        for topic in self._topics.values():
+            topic.log.unwatch_tail(self._more.set)
+        if self._on_changed in self._service.topics.changed:
+            self._service.topics.changed.remove(self._on_changed)
+
+
+def _events_in(entry: LogEntry, partition: int) -> Iterator[IncomingEvent]:
+    metadata = entry.head.metadata
+    if metadata.HasField("marker_type"):
+        return
+    payload: bytes | memoryview = memoryview(entry.data)[entry.head.payload_offset :]
+    if metadata.compression != CompressionType.NONE:
+        payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
+    version = metadata.schema_version if metadata.HasField("schema_version") else None
+    position = (partition, *entry.position)
+    if not metadata.HasField("num_messages_in_batch"):
+        if metadata.HasField("partition_key"):
+            is_deletion = metadata.null_value or not payload
+            yield IncomingEvent(metadata.partition_key, None if is_deletion else bytes(payload), version, position)
+        return
+    for single, content in messages_of_batch(payload, metadata.num_messages_in_batch):
+        if single.HasField("partition_key"):
+            is_deletion = single.null_value or not content
+            yield IncomingEvent(single.partition_key, None if is_deletion else bytes(content), version, position)
+
+
+class _Writer:
+    """One message by a producer that ends with it."""
+
+    def __init__(self, now_ms: int, topic: PersistentTopic) -> None:
+        self._now_ms = now_ms
+        self._topic = topic
+        self._done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+    async def write(self, event: OutgoingEvent) -> tuple[int, int]:
+        metadata = MessageMetadata(
+            producer_name="magnetar-policies",
+            sequence_id=0,
+            publish_time=self._now_ms,
+            partition_key=event.key,
+            schema_version=event.schema_version,
+            replicate_to=event.replicate_to,
+        )
+        if event.payload is None:
+            metadata.null_value = True
+        body = with_checksum(metadata.SerializeToString(), event.payload or b"")
+        producer = Producer(ProducerOptions(producer_id=0, name=metadata.producer_name), self)
+        producer.topic = self._topic
+        self._topic.publish((producer, 0, 0, 1, len(body), 0.0), body)
+        return await self._done
+
+    def published(
+        self, producer: Producer, ledger_id: int, first_entry_id: int, run: Sequence[Publish], size: int
+    ) -> None:
+        del producer, run, size
+        if not self._done.done():
+            self._done.set_result((ledger_id, first_entry_id))
+
+    def publish_failed(self, producer: Producer, run: Sequence[Publish], error: MagnetarError) -> None:
+        del producer, run
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def close_producer(self, producer: Producer) -> None:
+        """It is not registered anywhere."""
+
+    async def check_alive(self) -> bool:
+        return True
+
+    def hold(self, reason: str) -> None:
+        """There is only one message."""
+
+    def let_go(self, reason: str) -> None:
+        """There is only one message."""

@@ -1,0 +1,228 @@
+"""Deduplication: a message that a producer sends again is stored once.
+
+Known:     for each producer's name, the highest sequence id that was handed to the log (pushed) and the highest that
+           is durable (persisted). Not beyond pushed: new. Up to persisted: a duplicate, answered as stored. Between
+           the two: undecided, an error, and the client sends it again.
+Durable:   cursor `pulsar.dedup`: the persisted ids as its long properties, its mark-delete position is where they were
+           taken. On open the entries behind it are read, before anybody may publish.
+Recorded:  only after the write is durable. When a write fails, its topic is unloaded, and this with it: what is in the
+           log then decides.
+Chunks:    all chunks of a message have its sequence id; only the last one makes it a whole, here and when replaying.
+Forgotten: producers that were not connected for long, the oldest first beyond the limit.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from magnetar.broker.producer import Publish
+from magnetar.errors import MalformedEntryError
+from magnetar.topic.chain import LedgerChain
+from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.position import Position
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+
+log = logging.getLogger(__name__)
+
+CURSOR_NAME: Final = "pulsar.dedup"
+_READ_ENTRIES: Final = 1_000
+_READ_BYTES: Final = 8 * 2**20
+
+
+class Verdict(enum.Enum):
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    UNDECIDED = "undecided"
+
+
+class SequenceIds:
+    """The two maps, and nothing else: no I/O, no clock."""
+
+    def __init__(self, persisted: Mapping[str, int] | None = None) -> None:
+        self.persisted: dict[str, int] = dict(persisted or {})
+        self._pushed: dict[str, int] = dict(self.persisted)
+        self._uncounted: dict[tuple[str, int], int] = {}
+        """(Producer, sequence id) → entries on their way that do not complete a message."""
+        self._last: tuple[str, int | None] | tuple[str, int, int] = ("", None)
+        """What the last verdict changed: the producer and what was pushed before; or an uncounted entry's key."""
+
+    def judge(self, producer: str, sequence_id: int, highest_sequence_id: int, *, counts: bool) -> Verdict:
+        """Of an entry that is to be appended. If it is new, it is pushed now."""
+        if not counts:
+            key = (producer, sequence_id)
+            self._uncounted[key] = self._uncounted.get(key, 0) + 1
+            self._last = (producer, sequence_id, 1)
+            return Verdict.NEW
+        pushed = self._pushed.get(producer)
+        if pushed is None or sequence_id > pushed:
+            self._last = (producer, pushed)
+            self._pushed[producer] = max(sequence_id, highest_sequence_id)
+            return Verdict.NEW
+        persisted = self.persisted.get(producer)
+        return Verdict.DUPLICATE if persisted is not None and sequence_id <= persisted else Verdict.UNDECIDED
+
+    def on_persisted(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
+        """In the order of the log, which is that of `judge` for each producer."""
+        if self._uncounted and self._take_uncounted((producer, sequence_id)):
+            return
+        highest = max(sequence_id, highest_sequence_id)
+        if highest > self.persisted.get(producer, -1):
+            self.persisted[producer] = highest
+
+    def _take_uncounted(self, key: tuple[str, int]) -> bool:
+        left = self._uncounted.get(key, 0)
+        if left > 1:
+            self._uncounted[key] = left - 1
+        elif left:
+            del self._uncounted[key]
+        return bool(left)
+
+    def replay(self, metadata: MessageMetadata) -> None:
+        """An entry of the log that is behind the snapshot."""
+        if metadata.HasField("marker_type"):
+            return
+        if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
+            return
+        highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+        if highest > self.persisted.get(metadata.producer_name, -1):
+            self.persisted[metadata.producer_name] = self._pushed[metadata.producer_name] = highest
+
+    def take_back(self) -> None:
+        """The entry that was judged last was new, and could not be appended after all."""
+        producer = self._last[0]
+        if len(self._last) == 3:
+            self._take_uncounted((producer, self._last[1]))
+        elif self._last[1] is None:
+            del self._pushed[producer]
+        else:
+            self._pushed[producer] = self._last[1]
+
+    def pushed(self, producer: str) -> int:
+        """The highest that may be in the log; −1 if there is none."""
+        return self._pushed.get(producer, -1)
+
+    def forget(self, producer: str) -> None:
+        self.persisted.pop(producer, None)
+        self._pushed.pop(producer, None)
+
+
+class DedupCursor(Protocol):
+    """Of `Cursor`, what is needed here."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+    @property
+    def long_properties(self) -> Mapping[str, int]: ...
+    def acknowledge_to(self, position: Position) -> None: ...
+    def set_long_properties(self, properties: Mapping[str, int]) -> None: ...
+    def flush_soon(self) -> None: ...
+    async def flush(self) -> None: ...
+
+
+class DedupLog(Protocol):
+    @property
+    def chain(self) -> LedgerChain: ...
+    @property
+    def last_confirmed(self) -> Position: ...
+    async def read(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]: ...
+
+
+class Deduplication:
+    """Of one topic. Made by `open`, when the whole map is known."""
+
+    def __init__(self, cursor: DedupCursor, *, snapshot_entries: int, producers_max: int) -> None:
+        self._cursor = cursor
+        self._snapshot_entries = snapshot_entries
+        self._producers_max = producers_max
+        self._ids = SequenceIds(cursor.long_properties)
+        self._unsaved = 0
+        self._seen_s: dict[str, float] = {}
+        """Producer that is not connected → since when."""
+
+    @classmethod
+    async def open(
+        cls, log_: DedupLog, cursor: DedupCursor, *, now_s: float, snapshot_entries: int, producers_max: int
+    ) -> Deduplication:
+        dedup = cls(cursor, snapshot_entries=snapshot_entries, producers_max=producers_max)
+        await dedup._replay(log_)
+        dedup._seen_s = dict.fromkeys(dedup._ids.persisted, now_s)
+        if dedup._unsaved >= snapshot_entries:
+            dedup.save(log_.last_confirmed)
+        return dedup
+
+    async def _replay(self, log_: DedupLog) -> None:
+        position = log_.chain.next_position(self._cursor.mark_delete)
+        while position <= log_.last_confirmed:  # What comes meanwhile, too.
+            entries = await log_.read(position, _READ_ENTRIES, _READ_BYTES)
+            if not entries:
+                return
+            for entry in entries:
+                self._replay_entry(entry)
+            self._unsaved += len(entries)
+            position = log_.chain.next_position(entries[-1].position)
+
+    def _replay_entry(self, entry: LogEntry) -> None:
+        try:
+            self._ids.replay(entry.head.metadata)
+        except MalformedEntryError as error:  # Nobody can have sent it through a client: there is nothing to repeat.
+            log.warning("an entry that is no message", extra={"position": str(entry.position), "why": str(error)})
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    def judge(self, publish: Publish, *, counts: bool) -> Verdict:
+        return self._ids.judge(publish[0].name, publish[1], publish[2], counts=counts)
+
+    def on_persisted(self, run: Sequence[Publish], last: Position) -> None:
+        on_persisted = self._ids.on_persisted
+        for publish in run:
+            on_persisted(publish[0].name, publish[1], publish[2])
+        self._unsaved += len(run)
+        if self._unsaved >= self._snapshot_entries:
+            self.save(last)
+
+    def take_back(self) -> None:
+        """What was judged last is not appended."""
+        self._ids.take_back()
+
+    def last_sequence_id(self, producer: str) -> int:
+        """A producer of this name goes on behind it; else its first messages would pass for those on their way."""
+        return self._ids.pushed(producer)
+
+    # --- remembering --------------------------------------------------------------------------------------------------
+
+    def save(self, last: Position) -> None:
+        """The map as it is belongs to the last entry that is durable; it is stored soon."""
+        self._unsaved = 0
+        self._cursor.acknowledge_to(last)
+        self._cursor.set_long_properties(self._ids.persisted)
+        self._cursor.flush_soon()
+
+    async def snapshot(self, last: Position) -> None:
+        """The same, and durable when this returns. Nothing to do if nothing came since the last one."""
+        if self._unsaved:
+            self.save(last)
+        await self._cursor.flush()
+
+    def on_connected(self, producer: str) -> None:
+        self._seen_s.pop(producer, None)
+
+    def on_disconnected(self, producer: str, now_s: float) -> None:
+        if producer in self._ids.persisted:
+            self._seen_s[producer] = now_s
+
+    def forget_idle(self, before_s: float, is_connected: Callable[[str], bool]) -> int:
+        """Producers that were not connected since then, and the longest idle ones beyond the limit."""
+        excess = len(self._ids.persisted) - self._producers_max
+        idle = sorted(self._seen_s.items(), key=lambda item: item[1])
+        gone = [
+            name
+            for place, (name, since_s) in enumerate(idle)
+            if (since_s < before_s or place < excess) and not is_connected(name)
+        ]
+        for name in gone:
+            self._ids.forget(name)
+            del self._seen_s[name]
+        return len(gone)

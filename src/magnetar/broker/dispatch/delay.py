@@ -1,0 +1,220 @@
+"""Delayed delivery of one subscription: the index, its timer, and the scan that finds again what the index had to drop.
+
+Cutoff:    an entry is due when its time has come, or one tick earlier unless times are strict (as in Pulsar).
+Scan:      when the index has room again, the topic is read from the first dropped entry up to where the scan began, and
+           what is at or behind the horizon goes to a second index, which then becomes a part of the first. Entries that
+           are read meanwhile go to whichever of the two they belong to.
+Pause:     when very many entries in a row had rising times, nothing further on can be due earlier: reading stops until
+           the first one is (Pulsar's detection of fixed delays).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.broker.delayed import DelayedIndex
+from magnetar.broker.dispatch.context import DispatchContext
+from magnetar.broker.dispatch.scan import special_of
+from magnetar.errors import MagnetarError
+from magnetar.topic.position import Position
+
+_log = logging.getLogger(__name__)
+_FIRES_PER_TICK: Final = 20  # At most: entries that are due one after another are delivered in groups.
+_TIMER_S_MAX: Final = 600.0  # The wall clock may be set: look again from time to time.
+
+
+class DelayedDelivery:
+    def __init__(self, context: DispatchContext, on_due: Callable[[], None]) -> None:
+        self._context = context
+        self._config = context.config
+        self._on_due = on_due
+        self._index = DelayedIndex(context.config.delayed_index_entries_max)
+        self._found: DelayedIndex | None = None  # Of the scan under way.
+        self._scan: asyncio.Task[None] | None = None
+        self._scan_retry: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms: int | None = None
+        self._highest_due_ms = 0
+        self._is_rising = True
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """In memory; `has_more` says whether the topic has others."""
+        return len(self._index) + (len(self._found) if self._found is not None else 0)
+
+    @property
+    def has_more(self) -> bool:
+        return self._index.horizon is not None
+
+    @property
+    def is_scanning(self) -> bool:
+        return self._scan is not None
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes + (self._found.memory_bytes if self._found is not None else 0)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        return self._index.next_due_ms
+
+    @property
+    def pauses_reading(self) -> bool:
+        lookahead = self._config.delayed_lookahead_entries
+        return 0 < lookahead <= len(self._index) and self._is_rising and not self.has_more and not self._is_any_due()
+
+    def contains(self, position: Position) -> bool:
+        return self._index.contains(position) or (self._found is not None and self._found.contains(position))
+
+    def _cutoff_ms(self) -> int:
+        now = self._context.entropy.wall_ms()
+        return now if self._config.delayed_strict else now + self._context.limits.delayed_tick_ms
+
+    def _is_any_due(self) -> bool:
+        due_ms = self._index.next_due_ms
+        return due_ms is not None and due_ms <= self._cutoff_ms()
+
+    # --- entries come and go ------------------------------------------------------------------------------------------
+
+    def delay(self, position: Position, deliver_at_ms: int) -> bool:
+        """Whether the entry has to wait; it is remembered then."""
+        if not self._context.limits.delayed_delivery:
+            return False
+        if deliver_at_ms <= self._cutoff_ms():
+            self._is_rising = False
+            return False
+        if deliver_at_ms < self._highest_due_ms - self._context.limits.delayed_tick_ms:
+            self._is_rising = False
+        self._highest_due_ms = max(self._highest_due_ms, deliver_at_ms)
+        index = self._index
+        if self._found is not None and index.horizon is not None and (deliver_at_ms, *position) >= index.horizon:
+            self._found.add(deliver_at_ms, position)
+        else:
+            index.add(deliver_at_ms, position)
+        self._set_timer()
+        return True
+
+    def saw_undelayed(self) -> None:
+        """An entry without a delivery time was read: those behind it must not wait for a delayed one."""
+        self._is_rising = False
+
+    def pop_due(self, entries_max: int) -> list[Position]:
+        if not self._context.limits.delayed_delivery:  # Switched off meanwhile: nobody waits any longer.
+            due = self._index.pop_due(2**63, entries_max)
+        else:
+            due = self._index.pop_due(self._cutoff_ms(), entries_max)
+        if not len(self._index):
+            self._highest_due_ms = 0
+            self._is_rising = True
+        self._set_timer()
+        return due
+
+    def clear(self) -> None:
+        self._stop_scan()
+        self._index.clear()
+        self._highest_due_ms = 0
+        self._is_rising = True
+        self._set_timer()
+
+    # --- timer --------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        due_ms = self._index.next_due_ms
+        if due_ms == self._timer_due_ms and (self._timer is not None or due_ms is None):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due_ms = due_ms
+        if due_ms is None:
+            return
+        wait_ms = due_ms - self._cutoff_ms()
+        if wait_ms <= 0:  # Due already: whoever can take it asks by itself.
+            return
+        wait_s = min(max(wait_ms, self._context.limits.delayed_tick_ms // _FIRES_PER_TICK, 1) / 1_000, _TIMER_S_MAX)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._timer_due_ms = None
+        self._on_due()
+        self._set_timer()
+
+    # --- finding again ------------------------------------------------------------------------------------------------
+
+    def refill_if_low(self, up_to: Position) -> None:
+        """Begins a scan when little is left in memory and more is known to be in the topic, before `up_to`."""
+        is_low = len(self._index) <= self._config.delayed_index_entries_max // 4
+        if self.has_more and is_low and self._scan is None and self._scan_retry is None:
+            self._found = DelayedIndex(self._config.delayed_index_entries_max // 2)
+            self._scan = asyncio.get_running_loop().create_task(self._run_scan(up_to))
+
+    async def _run_scan(self, up_to: Position) -> None:
+        horizon = self._index.horizon
+        try:
+            await self._find_again(up_to)
+        except (MagnetarError, TimeoutError) as error:
+            _log.warning("looking for delayed entries of %s failed: %s", self._context.subscription, error)
+            self._found = None
+            wait_s = self._config.read_retry_initial_ms / 1_000
+            self._scan_retry = asyncio.get_running_loop().call_later(wait_s, self._retry)
+        else:
+            assert self._found is not None
+            if self._index.horizon == horizon:  # Else the index overflowed meanwhile: what was found has no place.
+                self._index.absorb(self._found)
+            self._found = None
+            self._set_timer()
+            self._on_due()
+        finally:
+            if self._scan is asyncio.current_task():
+                self._scan = None
+
+    def _retry(self) -> None:
+        self._scan_retry = None
+        self._on_due()
+
+    async def _find_again(self, up_to: Position) -> None:
+        horizon, position, found = self._index.horizon, self._index.beyond_first, self._found
+        assert horizon is not None
+        assert position is not None
+        assert found is not None
+        source, cursor, config = self._context.source, self._context.cursor, self._config
+        while True:
+            position = cursor.next_unacknowledged(position)
+            if position >= up_to or position > source.last_confirmed:
+                return
+            async with asyncio.timeout(config.read_timeout_ms / 1_000):
+                entries = await source.read(position, config.read_entries_max, config.read_bytes_max)
+            if not entries:
+                return
+            for entry in entries:
+                special = special_of(entry) if entry.position < up_to else None
+                if special is None or (special.deliver_at_ms, *entry.position) < horizon:
+                    continue
+                if not cursor.is_acknowledged(entry.position):
+                    found.add(special.deliver_at_ms, entry.position)
+            last = entries[-1].position
+            position = Position(last.ledger_id, last.entry_id + 1)
+            await asyncio.sleep(0)
+
+    def _stop_scan(self) -> None:
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        if self._scan_retry is not None:
+            self._scan_retry.cancel()
+            self._scan_retry = None
+        self._found = None
+
+    async def aclose(self) -> None:
+        scan = self._scan
+        self._stop_scan()
+        if scan is not None:
+            await asyncio.wait([scan])
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

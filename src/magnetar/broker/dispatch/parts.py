@@ -1,0 +1,94 @@
+"""What dispatch needs of its neighbours, as narrow as it is: a log to read, a cursor to ask, limits to keep.
+
+`TopicLog` is an EntrySource and `Cursor` a SubscriptionCursor as they are; tests have small ones of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.config.dispatch import DispatchConfig
+from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.position import Position
+
+
+class Chain(Protocol):
+    """Where positions are; pure arithmetic."""
+
+    @property
+    def first_position(self) -> Position: ...
+    @property
+    def last_confirmed(self) -> Position: ...
+    def next_position(self, position: Position) -> Position: ...
+    def previous_position(self, position: Position) -> Position: ...
+    def contains(self, position: Position) -> bool: ...
+    def entries_between(self, after: Position, up_to: Position) -> int: ...
+
+
+class EntrySource(Protocol):
+    """A topic's log, or its compacted view."""
+
+    @property
+    def chain(self) -> Chain: ...
+    @property
+    def last_confirmed(self) -> Position: ...
+    @property
+    def is_terminated(self) -> bool: ...
+    def read_nowait(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry] | None: ...
+    async def read(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]: ...
+    def watch_tail(self, callback: Callable[[], None]) -> None: ...
+    def unwatch_tail(self, callback: Callable[[], None]) -> None: ...
+    async def position_at_time(self, publish_ms: int) -> Position: ...
+
+
+class SubscriptionCursor(Protocol):
+    """Who has acknowledged what."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mark_delete(self) -> Position: ...
+    @property
+    def is_durable(self) -> bool: ...
+    def acknowledge(self, positions: Sequence[Position]) -> int: ...
+    def acknowledge_batch(self, position: Position, still_unacked: Sequence[int], batch_size: int) -> bool: ...
+    def acknowledge_to(
+        self, position: Position, still_unacked: Sequence[int] | None = None, batch_size: int = 0
+    ) -> None: ...
+    def is_acknowledged(self, position: Position) -> bool: ...
+    def ack_set_of(self, position: Position) -> Sequence[int] | None: ...
+    def next_unacknowledged(self, position: Position) -> Position: ...
+    def backlog_entries(self) -> int: ...
+    async def flush(self) -> None: ...
+    def flush_soon(self) -> None: ...
+    async def reset(
+        self, position: Position, still_unacked: Sequence[int] | None = None, batch_size: int = 0
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchLimits:
+    """What policies of broker, namespace and topic come to for one subscription; 0: no limit."""
+
+    unacked_messages_per_consumer_max: int = 50_000
+    unacked_messages_per_subscription_max: int = 200_000
+    consumers_max: int = 0
+    delayed_delivery: bool = True
+    delayed_tick_ms: int = 1_000
+    messages_per_second: int = 0
+    """In `rate_period_s`, as Pulsar's policies have it."""
+    bytes_per_second: int = 0
+    rate_period_s: int = 1
+
+    @classmethod
+    def of(cls, config: DispatchConfig) -> DispatchLimits:
+        """Those of a broker without policies."""
+        return cls(
+            unacked_messages_per_consumer_max=config.unacked_messages_per_consumer_max,
+            unacked_messages_per_subscription_max=config.unacked_messages_per_subscription_max,
+            consumers_max=config.consumers_per_subscription_max,
+            delayed_delivery=config.delayed_delivery,
+            delayed_tick_ms=config.delayed_tick_ms,
+        )

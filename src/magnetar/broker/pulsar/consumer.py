@@ -1,0 +1,147 @@
+"""A consumer of one connection: entries go out as MESSAGE frames, everything behind the head uncopied.
+
+Header:    the broker's own (index and time) is stripped, unless the client speaks version 18, asked for it by its
+           feature flag, and our setting allows it.
+Receipts:  acknowledgements that want one are answered after the cursor's write; one write serves all that wait.
+Read next: subscribe.py, ack.py; broker/consumer.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.consumer import Consumer, Delivery
+from magnetar.broker.pulsar.errors import code_of, message_of
+from magnetar.broker.pulsar.ids import NO_REQUEST
+from magnetar.broker.topic import SubscriptionLike, Topic
+from magnetar.errors import MagnetarError
+from magnetar.wire.pulsar.encode import encode_ack_error, encode_ack_response, encode_message_head
+from magnetar.wire.pulsar.entry import body_offset_of
+from magnetar.wire.pulsar.frames import Buffer
+from magnetar.wire.pulsar.limits import VERSION_BROKER_ENTRY_METADATA
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from magnetar.broker.pulsar.session import Session
+
+_VERSION_END_OF_TOPIC: Final = 9
+_VERSION_ACTIVE_CONSUMER: Final = 12
+
+
+class ConsumerHandle:
+    """The sink of one consumer, and what the session knows of it."""
+
+    consumer: Consumer
+    subscription: SubscriptionLike
+
+    def __init__(self, session: Session, topic: Topic, consumer_id: int, epoch: int | None) -> None:
+        self.session = session
+        self.topic = topic
+        self.consumer_id = consumer_id
+        self._partition = topic.name.partition
+        self._has_epoch = epoch is not None
+        self._is_counted = False
+        self._waiting_receipts: list[int] = []
+        self._is_flushing = False
+        self._gives_header = (
+            session.config.expose_broker_entry_metadata
+            and session.features.supports_broker_entry_metadata
+            and session.protocol_version >= VERSION_BROKER_ENTRY_METADATA
+        )
+
+    # --- what the subscription wants ----------------------------------------------------------------------------------
+
+    @property
+    def is_writable(self) -> bool:
+        return self.session.connection.is_writable
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        consumer_id, partition = self.consumer_id, self._partition
+        epoch = self.consumer.epoch if self._has_epoch and not self.consumer.type.is_individual else None
+        gives_header = self._gives_header
+        parts: list[Buffer] = []
+        for entry, redelivery_count, ack_set in deliveries:
+            data = entry.data
+            offset = 0 if gives_header else body_offset_of(data)
+            ledger_id, entry_id = entry.position
+            length = len(data) - offset
+            parts += (
+                encode_message_head(
+                    consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set, epoch, length
+                ),
+                memoryview(data)[offset:],
+            )
+        self.session.connection.send_all(parts)
+
+    def active_changed(self, is_active: bool) -> None:
+        if self.session.protocol_version < _VERSION_ACTIVE_CONSUMER:
+            return
+        command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        command.active_consumer_change.consumer_id = self.consumer_id
+        command.active_consumer_change.is_active = is_active
+        self.session.answer_command(command)
+
+    def reached_end_of_topic(self) -> None:
+        if self.session.protocol_version < _VERSION_END_OF_TOPIC:
+            return
+        command = BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC)
+        command.reachedEndOfTopic.consumer_id = self.consumer_id
+        self.session.answer_command(command)
+
+    def disconnect(self, why: str) -> None:
+        """The client is told, and comes back if it wants to."""
+        del why  # The command has no room for it.
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self.consumer_id
+        command.close_consumer.request_id = NO_REQUEST
+        self.session.answer_command(command)
+        self._forget()
+        self.session.loop.call_soon(self.close)  # Not from inside the subscription.
+
+    def begin(self, subscription: SubscriptionLike, *, takes_any_schema: bool) -> None:
+        """It is connected."""
+        self.subscription = subscription
+        self.session.consumers[self.consumer_id] = self
+        if not takes_any_schema:
+            self._is_counted = True
+            self.topic.consumers_with_schema += 1
+
+    def close(self) -> None:
+        """Again is harmless."""
+        self._forget()
+        if self._is_counted:
+            self._is_counted = False
+            self.topic.consumers_with_schema -= 1
+        self.topic.remove_consumer(self.subscription, self.consumer)
+
+    def _forget(self) -> None:
+        if self.session.consumers.get(self.consumer_id) is self:
+            del self.session.consumers[self.consumer_id]
+
+    # --- receipts -----------------------------------------------------------------------------------------------------
+
+    def send_receipt(self, request_id: int) -> None:
+        """When what was acknowledged until now is durable."""
+        self._waiting_receipts.append(request_id)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.session.serve(self._flush(), request_id)
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting_receipts:
+                waiting, self._waiting_receipts = self._waiting_receipts, []
+                await self._flush_for(waiting)
+        finally:
+            self._is_flushing = False
+
+    async def _flush_for(self, waiting: list[int]) -> None:
+        consumer_id, connection = self.consumer_id, self.session.connection
+        try:
+            await self.subscription.flush()
+        except MagnetarError as error:
+            code, why = code_of(error), message_of(error)
+            connection.send(*[encode_ack_error(consumer_id, request_id, code, why) for request_id in waiting])
+        else:
+            connection.send(*[encode_ack_response(consumer_id, request_id) for request_id in waiting])

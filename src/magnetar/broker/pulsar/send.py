@@ -1,0 +1,113 @@
+"""SEND: messages on their way in. The hot path: one loop over what one read of the socket brought.
+
+Order:     messages of one producer are published in the order in which they came. What cannot be taken now stays in
+           the connection's buffer, and everything behind it too.
+Refused:   a message that cannot be published gets SEND_ERROR, which makes the client reconnect and send again, or give
+           up where the error is final. A message for a producer that was just closed is dropped silently; one for a
+           producer that never was ends the connection, as Pulsar does it.
+"""
+
+from __future__ import annotations
+
+from magnetar.broker.pulsar.errors import message_of, publish_code_of
+from magnetar.broker.pulsar.session import Session
+from magnetar.errors import DigestMismatchError, MagnetarError, NotAllowedError, RemoteProtocolError
+from magnetar.wire.pulsar.checksum import verify_checksum
+from magnetar.wire.pulsar.encode import encode_send_error
+from magnetar.wire.pulsar.entry import metadata_of
+from magnetar.wire.pulsar.frames import Buffer
+from magnetar.wire.pulsar.hot_path import Send, SendRun
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandSend, MessageMetadata
+
+_NO_TRANSACTIONS = "this broker has no transactions: send without one"
+
+
+def handle_run(session: Session, buffer: Buffer, start: int, run: SendRun) -> int:
+    """Returns where it stopped: at the end of the run, or before what could not be taken."""
+    sends, view, now = run.sends, memoryview(buffer), session.loop.time()
+    first, count, size = 0, len(sends), 0
+    taken = 0
+    while first < count:
+        producer_id = sends[first][0]
+        end = _end_of_producer(sends, first)
+        producer = session.producers.get(producer_id)
+        if producer is None or producer.is_closed:
+            _drop(session, producer_id)
+            first = end
+            continue
+        published = producer.topic.publish_run(producer, sends, first, end, view, now)
+        size += published.size
+        taken += published.entries
+        for sequence_id, error in published.refused:
+            _refuse(session, producer_id, sequence_id, error)
+        first = published.end
+        if first < end:
+            producer.topic.wait_for_room(session)
+            break
+    if taken:
+        session.on_taken(taken, size)
+    return sends[first - 1][4] + sends[first - 1][5] if first else start
+
+
+def _end_of_producer(sends: list[Send], first: int) -> int:
+    """Behind the last of those that are of the same producer, one behind the other."""
+    producer_id, count = sends[first][0], len(sends)
+    end = first + 1
+    while end < count and sends[end][0] == producer_id:
+        end += 1
+    return end
+
+
+def handle_one(session: Session, send: CommandSend, body: Buffer) -> bool:
+    """A SEND that is not plain: a chunk, a marker, one with a wrong checksum, … False: not taken, offer it again."""
+    producer = session.producers.get(send.producer_id)
+    if producer is None or producer.is_closed:
+        _drop(session, send.producer_id)
+        return True
+    topic = producer.topic
+    if not topic.has_room:
+        topic.wait_for_room(session)
+        return False
+    sequence_id, highest = send.sequence_id, send.highest_sequence_id
+    token = (producer, sequence_id, highest, max(1, send.num_messages), len(body), session.loop.time())
+    try:
+        _require_publishable(send, body)
+        metadata = metadata_of(body) if send.is_chunk or send.marker else None
+        if send.is_chunk:
+            producer.chunked_in += 1
+        topic.publish(token, body, counts=metadata is None or _counts(send, metadata))
+    except MagnetarError as error:
+        _refuse(session, send.producer_id, max(sequence_id, highest), error)
+    else:
+        session.on_taken(1, len(body))
+    return True
+
+
+def _require_publishable(send: CommandSend, body: Buffer) -> None:
+    if not verify_checksum(body):
+        raise DigestMismatchError("the message is not what its checksum says: it was damaged on its way")
+    if send.txnid_most_bits or send.txnid_least_bits:
+        raise NotAllowedError(_NO_TRANSACTIONS)
+    if send.HasField("message_id"):
+        raise NotAllowedError("only a shadow topic takes messages with a given id, and this broker has none")
+    if (
+        send.HasField("highest_sequence_id")
+        and send.highest_sequence_id
+        and send.sequence_id > send.highest_sequence_id
+    ):
+        raise NotAllowedError(f"sequence id {send.sequence_id} is beyond the highest, {send.highest_sequence_id}")
+
+
+def _counts(send: CommandSend, metadata: MessageMetadata) -> bool:
+    """For deduplication: all chunks of a message have its sequence id, and only the last one completes it. Markers
+    have none."""
+    return not send.marker and metadata.chunk_id == metadata.num_chunks_from_msg - 1
+
+
+def _drop(session: Session, producer_id: int) -> None:
+    if producer_id not in session.closed_producers:
+        raise RemoteProtocolError(f"a message for producer {producer_id}, which this connection does not have")
+
+
+def _refuse(session: Session, producer_id: int, sequence_id: int, error: MagnetarError) -> None:
+    session.answer(encode_send_error(producer_id, sequence_id, publish_code_of(error), message_of(error)))

@@ -1,0 +1,56 @@
+"""Publish rates: how long a producer's connection is held after it has published more than it may.
+
+Rule:      a token bucket for messages and one for bytes, each with room for one second. What arrived is always taken,
+           the bucket may go below zero; the connection is then held until it is above again. So one large batch
+           passes, and the rate holds over time.
+Time:      given by the caller, in seconds of the loop's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ROOM_S: Final = 1.0
+
+
+class TokenBucket:
+    """`rate` tokens a second, at most one second's worth saved up."""
+
+    __slots__ = ("_at", "_tokens", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        assert rate > 0
+        self.rate = rate
+        self._tokens = rate * _ROOM_S
+        self._at = now
+
+    def take(self, tokens: float, now: float) -> float:
+        """Takes them, and returns how many seconds it takes until the bucket is not empty again."""
+        earned = max(0.0, now - self._at) * self.rate
+        self._at = now
+        self._tokens = min(self._tokens + earned, self.rate * _ROOM_S) - tokens
+        return max(0.0, -self._tokens / self.rate)
+
+
+class PublishLimit:
+    """Of one topic. A rate of zero or below is no limit."""
+
+    __slots__ = ("_buckets", "bytes_per_s", "messages_per_s")
+
+    def __init__(self, messages_per_s: int, bytes_per_s: int, now: float) -> None:
+        self.messages_per_s = messages_per_s
+        self.bytes_per_s = bytes_per_s
+        self._buckets = tuple(TokenBucket(rate, now) if rate > 0 else None for rate in (messages_per_s, bytes_per_s))
+
+    @property
+    def is_limited(self) -> bool:
+        return any(bucket is not None for bucket in self._buckets)
+
+    def take(self, messages: int, size: int, now: float) -> float:
+        """Counts a run; returns for how many seconds whoever published it is held."""
+        delays = [
+            bucket.take(amount, now)
+            for bucket, amount in zip(self._buckets, (messages, size), strict=True)
+            if bucket is not None
+        ]
+        return max(delays, default=0.0)

@@ -1,0 +1,97 @@
+"""Bundles: the ranges of hashes into which a namespace is divided; each has one owner.
+
+Form:      boundaries `0x00000000`, …, `0xffffffff`, ascending; a bundle begins with one and ends before the next, the
+           last one includes its end.
+Hash:      unsigned CRC-32 of the topic's full name (`TopicName.bundle_hash`).
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+from magnetar.broker.names import TopicName
+from magnetar.errors import InvalidPolicyError, MalformedMetadataError
+
+HASHES = 2**32
+BUNDLES_MAX = 100_000  # Each may have an owner, that is a node: a namespace with more would be a mistake.
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """From `first` up to `last`; only of the last bundle is `last` itself a part."""
+
+    first: int
+    last: int
+
+    def __contains__(self, topic_hash: int) -> bool:
+        return self.first <= topic_hash < self.last or topic_hash == self.last == HASHES - 1
+
+    def __str__(self) -> str:
+        return f"{_text(self.first)}_{_text(self.last)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    boundaries: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert self.boundaries[0] == 0
+        assert self.boundaries[-1] == HASHES - 1
+        assert all(low < high for low, high in pairwise(self.boundaries))
+
+    @classmethod
+    def equal(cls, count: int) -> Self:
+        """So many of the same size, but for what division leaves over."""
+        if not 0 < count <= BUNDLES_MAX:
+            raise InvalidPolicyError(f"a namespace has between 1 and {BUNDLES_MAX:_} bundles, not {count}")
+        size = HASHES // count
+        return cls((*(size * index for index in range(count)), HASHES - 1))
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        try:
+            boundaries = tuple(int(text, 16) for text in value["boundaries"])
+        except (TypeError, KeyError, ValueError):
+            raise MalformedMetadataError(f"{value!r} are not the bundles of a namespace") from None
+        is_right = (
+            len(boundaries) >= 2
+            and boundaries[0] == 0
+            and boundaries[-1] == HASHES - 1
+            and all(low < high for low, high in pairwise(boundaries))
+        )
+        if not is_right:
+            raise MalformedMetadataError(
+                f"boundaries of bundles ascend from 0x00000000 to 0xffffffff, and {value['boundaries']!r} do not"
+            )
+        return cls(boundaries)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"boundaries": [_text(boundary) for boundary in self.boundaries], "numBundles": len(self)}
+
+    def __len__(self) -> int:
+        return len(self.boundaries) - 1
+
+    def all(self) -> list[Bundle]:
+        return [Bundle(first, last) for first, last in pairwise(self.boundaries)]
+
+    def of(self, topic: TopicName) -> Bundle:
+        return self.of_hash(topic.bundle_hash)
+
+    def of_hash(self, topic_hash: int) -> Bundle:
+        index = min(bisect.bisect_right(self.boundaries, topic_hash), len(self)) - 1
+        return Bundle(self.boundaries[index], self.boundaries[index + 1])
+
+    def split(self, bundle: Bundle, at: int) -> Self:
+        """The bundle in two, the second of which begins at this hash."""
+        if bundle not in self.all():
+            raise InvalidPolicyError(f"{bundle} is not a bundle of this namespace")
+        if not bundle.first < at < bundle.last:
+            raise InvalidPolicyError(f"{_text(at)} is not inside the bundle {bundle}")
+        return type(self)(tuple(sorted((*self.boundaries, at))))
+
+
+def _text(boundary: int) -> str:
+    return f"0x{boundary:08x}"

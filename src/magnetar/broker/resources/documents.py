@@ -1,0 +1,187 @@
+"""Documents: nodes whose value is a JSON object, read through a cache and changed by compare-and-set.
+
+Survival:  a change is made to the object as it was read, so that fields we do not know stay as they are. Order stays.
+Changes:   read → decide → write at the version that was read; on a lost race, or when nobody knows whether it was
+           done, again, at most `TRIES_MAX` times. The decision sees what is there now, so it must be one that may be
+           made twice: "set this field", not "add one".
+Freshness: a cached node is dropped when its watch fires; who must not be behind another client calls `read_fresh`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from magnetar.errors import (
+    BadVersionError,
+    MalformedMetadataError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    OutcomeUnknownError,
+    SessionExpiredError,
+)
+from magnetar.metadata.cache import MetadataCache
+from magnetar.metadata.store import MetadataStore, Node
+
+log = logging.getLogger(__name__)
+
+Document: TypeAlias = dict[str, Any]
+Decision: TypeAlias = Callable[[Document], Document | None]
+"""From what is stored to what is to be stored; None leaves it as it is. May change and return its argument."""
+
+TRIES_MAX: Final = 10
+_PAUSE_S = 0.02  # Before the second try; doubled each time, ten seconds in all.
+_TEMPORARY = (BadVersionError, OutcomeUnknownError, MetadataUnavailableError, SessionExpiredError)
+
+
+def encode(document: Document) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(path: str, value: bytes) -> Document:
+    try:
+        document = json.loads(value)
+    except ValueError as error:
+        raise MalformedMetadataError(f"{path} is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise MalformedMetadataError(f"{path} is {type(document).__name__} in JSON, not an object")
+    return document
+
+
+class Documents:
+    """Of one kind or another: it is the caller who knows what a path holds."""
+
+    def __init__(self, store: MetadataStore, cache: MetadataCache) -> None:
+        self.store = store
+        self.cache = cache
+
+    async def read(self, path: str) -> Document | None:
+        """The caller's own copy; None if there is no such node, or it is empty: a parent that somebody else made."""
+        node = await self.cache.get(path)
+        return _document(path, node)
+
+    async def read_fresh(self, path: str) -> Document | None:
+        """Sees everything that any client was told is done before the call."""
+        await self.store.sync()
+        self.cache.drop(path)
+        return _document(path, await self.store.get(path))
+
+    async def exists(self, path: str) -> bool:
+        return await self.cache.get(path) is not None
+
+    async def children(self, path: str) -> list[str]:
+        """None below a node that does not exist."""
+        try:
+            return await self.cache.children(path)
+        except NoNodeError:
+            return []
+
+    async def create(self, path: str, document: Document) -> None:
+        """NodeExistsError if it is there, unless it is an empty parent."""
+        value = encode(document)
+        try:
+            await self.store.create(path, value, make_parents=True)
+        except NodeExistsError:
+            await self._fill_if_empty(path, value)
+        finally:
+            self.cache.drop(path)
+
+    async def _fill_if_empty(self, path: str, value: bytes) -> None:
+        """A child of it was made before it: what is there is a mere parent."""
+        node = await self.store.get(path)
+        if node is None or node.value:
+            raise NodeExistsError(f"{path} exists already")
+        try:
+            await self.store.put(path, value, node.version)
+        except BadVersionError:
+            raise NodeExistsError(f"{path} exists already") from None
+
+    async def update(self, path: str, decide: Decision) -> Document:
+        """What is stored in the end. NoNodeError if there is no such node; whatever `decide` raises."""
+
+        def of_existing(document: Document | None) -> Document | None:
+            if document is None:
+                raise NoNodeError(f"{path} does not exist")
+            return decide(document)
+
+        return await self._change(path, of_existing)
+
+    async def update_or_create(self, path: str, decide: Callable[[Document | None], Document | None]) -> Document:
+        """The decision gets None where there is no node."""
+        return await self._change(path, decide)
+
+    async def delete(self, path: str) -> None:
+        """NoNodeError if it is not there; NotEmptyError if something is below it."""
+        try:
+            await self.store.delete(path)
+        finally:
+            self.cache.drop(path)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _change(self, path: str, decide: Callable[[Document | None], Document | None]) -> Document:
+        pause_s = _PAUSE_S
+        for tries_left in reversed(range(TRIES_MAX)):
+            is_first = tries_left == TRIES_MAX - 1
+            try:
+                node = await self._look(path, is_behind=not is_first)
+            except _TEMPORARY as error:
+                failure: MetadataError = error
+            else:
+                before = _document(path, node)
+                after = decide(copy.deepcopy(before))  # What it raises is for the caller, whatever class it has.
+                if after is None or after == before:
+                    return before or {}
+                try:
+                    await self._write(path, node, after)
+                except (*_TEMPORARY, NodeExistsError) as error:
+                    failure = error
+                else:
+                    return after
+            if not tries_left:
+                raise failure
+            log.info("a document is changed again", extra={"path": path, "why": str(failure)})
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError("the last try returns or raises")
+
+    async def _look(self, path: str, *, is_behind: bool) -> Node | None:
+        if is_behind:
+            await self.store.sync()  # A server that is behind must not tell us what was true before.
+        return await self.store.get(path)
+
+    async def _write(self, path: str, node: Node | None, document: Document) -> None:
+        try:
+            if node is None:
+                await self.store.create(path, encode(document), make_parents=True)
+            else:
+                await self.store.put(path, encode(document), node.version)
+        finally:
+            self.cache.drop(path)
+
+
+async def delete_tree(store: MetadataStore, path: str, *, nodes_max: int = 100_000) -> None:
+    """The node and all below it, leaves first; what is not there is no error. Bounded: MetadataError beyond."""
+    order = [path]
+    for found in order:
+        try:
+            order.extend(f"{found}/{name}" for name in await store.children(found))
+        except NoNodeError:
+            continue
+        if len(order) > nodes_max:
+            raise MetadataError(f"more than {nodes_max:_} nodes below {path}: delete them in parts")
+    for found in reversed(order):
+        try:
+            await store.delete(found)
+        except NoNodeError:
+            continue
+
+
+def _document(path: str, node: Node | None) -> Document | None:
+    return decode(path, node.value) if node is not None and node.value else None

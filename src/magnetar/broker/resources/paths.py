@@ -1,0 +1,49 @@
+"""Where Pulsar keeps its resources in the metadata store."""
+
+from __future__ import annotations
+
+from magnetar.broker.names import Domain, NamespaceName, TopicName
+
+CLUSTERS = "/admin/clusters"
+POLICIES = "/admin/policies"
+"""Tenants, and below each its namespaces."""
+LOCAL_POLICIES = "/admin/local-policies"
+PARTITIONED_TOPICS = "/admin/partitioned-topics"
+MANAGED_LEDGERS = "/managed-ledgers"
+OWNERSHIP = "/namespace"
+SCHEMAS = "/schemas"
+BOOKIES = "/bookies"
+PRODUCER_NAMES = "/counters/producer-name"
+
+
+def cluster(name: str) -> str:
+    return f"{CLUSTERS}/{name}"
+
+
+def tenant(name: str) -> str:
+    return f"{POLICIES}/{name}"
+
+
+def namespace(name: NamespaceName) -> str:
+    return f"{POLICIES}/{name}"
+
+
+def local_policies(name: NamespaceName) -> str:
+    return f"{LOCAL_POLICIES}/{name}"
+
+
+def partitioned_topic(name: TopicName) -> str:
+    return f"{PARTITIONED_TOPICS}/{name.namespace}/{name.domain}/{name.encoded}"
+
+
+def partitioned_topics(name: NamespaceName, domain: Domain) -> str:
+    return f"{PARTITIONED_TOPICS}/{name}/{domain}"
+
+
+def logs(name: NamespaceName) -> str:
+    """The logs of a namespace's persistent topics are below it."""
+    return f"{MANAGED_LEDGERS}/{name}/{Domain.PERSISTENT}"
+
+
+def schema(schema_name: str) -> str:
+    return f"{SCHEMAS}/{schema_name}"

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import time
+
+import pulsar
+import pytest
+
+from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, is_quiet, messages, send_texts, texts
+from tests.integration.pulsar.features.test_subscriptions import path_of, wait_until
+
+
+def read_all(reader: pulsar.Reader) -> list[str]:
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(PATIENCE_MS).data().decode())
+    return found
+
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_reads_from_the_beginning(client: pulsar.Client, topic: str) -> None:
+    sent = send_texts(client, topic, 5)
+    assert read_all(client.create_reader(topic, pulsar.MessageId.earliest)) == sent
+
+
+def test_a_reader_from_the_end_sees_only_what_comes(client: pulsar.Client, topic: str) -> None:
+    send_texts(client, topic, 5)
+    reader = client.create_reader(topic, pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    sent = send_texts(client, topic, 2, first=5)
+    assert [reader.read_next(PATIENCE_MS).data().decode() for _ in range(2)] == sent
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_a_reader_begins_behind_a_message_or_with_it(client: pulsar.Client, topic: str, inclusive: bool) -> None:
+    producer = client.create_producer(topic)
+    ids = [producer.send(f"m-{number}".encode()) for number in range(5)]
+    reader = client.create_reader(topic, ids[2], start_message_id_inclusive=inclusive)
+    assert read_all(reader) == [f"m-{number}" for number in range(2 if inclusive else 3, 5)]
+
+
+def test_a_reader_begins_inside_a_batch(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    send_texts(client, topic, 10, batching_enabled=True, batching_max_publish_delay_ms=100)
+    ids = [message.message_id() for message in messages(consumer, 10)]
+    reader = client.create_reader(topic, ids[6])
+    assert read_all(reader) == ["m-7", "m-8", "m-9"]
+
+
+def test_a_reader_seeks(client: pulsar.Client, topic: str) -> None:
+    sent = send_texts(client, topic, 5)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert read_all(reader) == sent
+    reader.seek(pulsar.MessageId.earliest)
+    assert read_all(reader) == sent
+
+
+def test_an_empty_topic_has_nothing_to_read(client: pulsar.Client, topic: str) -> None:
+    assert not client.create_reader(topic, pulsar.MessageId.earliest).has_message_available()
+
+
+# --- seek -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_goes_back_to_a_message(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    sent = send_texts(client, topic, 6)
+    found = messages(consumer, 6)
+    for message in found:
+        consumer.acknowledge(message)
+    consumer.seek(found[2].message_id())
+    assert texts(consumer, 3) == sent[3:]
+    assert is_quiet(consumer)
+
+
+def test_a_subscription_goes_back_to_the_beginning_and_to_the_end(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    sent = send_texts(client, topic, 4)
+    assert texts(consumer, 4) == sent
+    consumer.seek(pulsar.MessageId.earliest)
+    assert texts(consumer, 4) == sent
+    consumer.seek(pulsar.MessageId.earliest)
+    consumer.seek(pulsar.MessageId.latest)
+    assert is_quiet(consumer)
+
+
+def test_a_subscription_goes_to_a_time(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    send_texts(client, topic, 3)
+    texts(consumer, 3)
+    time.sleep(0.05)
+    between = int(time.time() * 1000)
+    time.sleep(0.05)
+    sent = send_texts(client, topic, 3, first=3)
+    texts(consumer, 3)
+    consumer.seek(between)
+    assert texts(consumer, 3) == sent
+    assert is_quiet(consumer)
+
+
+def test_the_last_message_id_is_that_of_the_last_message(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    for number in range(3):
+        last = producer.send(f"m-{number}".encode())
+    found = consumer.get_last_message_id()
+    assert (found.ledger_id(), found.entry_id()) == (last.ledger_id(), last.entry_id())
+
+
+# --- compaction -------------------------------------------------------------------------------------------------------
+
+
+def compact(server: Server, topic: str) -> None:
+    server.admin("PUT", f"{path_of(topic)}/compaction")
+    wait_until(lambda: server.admin("GET", f"{path_of(topic)}/compaction")["status"] == "SUCCESS", 30)
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
+def test_a_compacted_read_sees_the_last_value_of_each_key(
+    client: pulsar.Client, server: Server, topic: str, batched: bool
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=batched)
+    for number in range(20):
+        producer.send_async(f"{number}".encode(), None, partition_key=f"k{number % 4}")
+    producer.send_async(b"", None, partition_key="k0")
+    producer.flush()
+    compact(server, topic)
+    producer.send(b"after", partition_key="k9")
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(PATIENCE_MS)
+        if message.partition_key():  # The client shows what was compacted out of a batch as an empty message.
+            found.append((message.partition_key(), message.data().decode()))
+    assert found == [("k1", "17"), ("k2", "18"), ("k3", "19"), ("k9", "after")]
+
+
+def test_a_table_view_holds_the_last_value_of_each_key(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    for number in range(9):
+        producer.send(f"{number}".encode(), partition_key=f"k{number % 3}")
+    table = client.create_table_view(topic)
+    assert [table.get(f"k{number}") for number in range(3)] == [b"6", b"7", b"8"]
+    producer.send(b"new", partition_key="k0")
+    wait_until(lambda: table.get("k0") == b"new")
+    table.close()

@@ -1,0 +1,26 @@
+"""Reading for a subscription: whatever is kept from an earlier read, nothing between is skipped."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from magnetar.broker.dispatch.reading import EntryReader
+from magnetar.config.dispatch import DispatchConfig
+from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.position import Position
+
+ENTRIES = [LogEntry(Position(1, at), b"", 1) for at in range(10)]
+
+
+class _Log:
+    def read_nowait(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]:
+        return ENTRIES[first.entry_id : first.entry_id + entries_max]
+
+
+def test_what_was_given_back_late_is_read_again_and_not_skipped() -> None:
+    reader = EntryReader(cast("Any", _Log()), DispatchConfig(), lambda: None)
+    reader.give_back(ENTRIES[2:])
+    taken = reader.get(Position(1, 2), 3, 1_000)  # Entries 2 to 4; the reader keeps those from 5 on.
+    assert taken == ENTRIES[2:5]
+    reader.give_back(taken[1:])  # Only one could be handed out, and there is no room to keep the others.
+    assert reader.get(Position(1, 3), 3, 1_000) == ENTRIES[3:6]

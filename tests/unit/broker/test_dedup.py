@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.dedup import SequenceIds, Verdict
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+
+
+def judge(ids: SequenceIds, sequence_id: int, highest: int = 0, *, counts: bool = True) -> Verdict:
+    return ids.judge("p", sequence_id, highest, counts=counts)
+
+
+def test_a_message_is_new_then_undecided_then_a_duplicate() -> None:
+    ids = SequenceIds()
+    assert judge(ids, 5) is Verdict.NEW
+    assert judge(ids, 5) is Verdict.UNDECIDED
+    ids.on_persisted("p", 5, 0)
+    assert judge(ids, 5) is Verdict.DUPLICATE
+    assert judge(ids, 4) is Verdict.DUPLICATE
+    assert judge(ids, 6) is Verdict.NEW
+
+
+def test_what_could_not_be_appended_may_be_sent_again() -> None:
+    ids = SequenceIds({"p": 3})
+    judge(ids, 4)
+    ids.take_back()
+    assert judge(ids, 4) is Verdict.NEW
+    judge(ids, 9, counts=False)
+    ids.take_back()
+    ids.on_persisted("p", 4, 0)
+    assert ids.persisted == {"p": 4}
+
+
+def test_the_first_message_of_a_producer_can_be_taken_back_too() -> None:
+    ids = SequenceIds()
+    judge(ids, 0)
+    ids.take_back()
+    assert ids.pushed("p") == -1
+
+
+def test_only_the_last_chunk_completes_a_message() -> None:
+    ids = SequenceIds()
+    assert judge(ids, 7, counts=False) is Verdict.NEW
+    assert judge(ids, 7, counts=False) is Verdict.NEW
+    assert judge(ids, 7) is Verdict.NEW
+    for _ in range(2):
+        ids.on_persisted("p", 7, 0)
+        assert ids.persisted == {}
+    ids.on_persisted("p", 7, 0)
+    assert ids.persisted == {"p": 7}
+
+
+def test_a_message_of_which_only_some_chunks_are_in_the_log_is_not_known_after_a_restart() -> None:
+    ids = SequenceIds()
+    for chunk in (0, 1):
+        ids.replay(
+            MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_chunks_from_msg=3, chunk_id=chunk)
+        )
+    assert judge(ids, 7) is Verdict.NEW
+
+
+def test_replaying_markers_and_old_messages_changes_nothing() -> None:
+    ids = SequenceIds({"p": 9})
+    ids.replay(MessageMetadata(producer_name="p", sequence_id=3, publish_time=1))
+    ids.replay(MessageMetadata(producer_name="p", sequence_id=99, publish_time=1, marker_type=1))
+    assert ids.persisted == {"p": 9}
+
+
+def test_producers_do_not_know_of_one_another() -> None:
+    ids = SequenceIds({"p": 9})
+    assert ids.judge("q", 1, 0, counts=True) is Verdict.NEW
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans())))
+def test_nothing_is_stored_twice_whatever_is_repeated_and_whenever_it_becomes_durable(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    ids = SequenceIds()
+    stored: list[tuple[int, int]] = []
+    under_way: list[tuple[int, int]] = []
+    for sequence_id, more, settles in steps:
+        highest = sequence_id + more
+        if judge(ids, sequence_id, highest) is Verdict.NEW:
+            assert all(sequence_id > last for _, last in stored + under_way)
+            under_way.append((sequence_id, highest))
+        if settles and under_way:
+            first, last = under_way.pop(0)
+            ids.on_persisted("p", first, last)
+            stored.append((first, last))
+            assert judge(ids, first, last) is Verdict.DUPLICATE

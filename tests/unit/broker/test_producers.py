@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.broker.producer import AccessMode, Producer, ProducerOptions
+from magnetar.broker.producers import Producers
+from magnetar.errors import MetadataUnavailableError, ProducerBusyError, ProducerFencedError
+
+
+class Sink:
+    """A connection that does what the test says."""
+
+    def __init__(self, *, is_alive: bool = True) -> None:
+        self.closed: list[Producer] = []
+        self.is_alive = is_alive
+
+    def published(self, *_: Any) -> None: ...
+    def publish_failed(self, *_: Any) -> None: ...
+    def hold(self, reason: str) -> None: ...
+    def let_go(self, reason: str) -> None: ...
+
+    def close_producer(self, producer: Producer) -> None:
+        self.closed.append(producer)
+
+    async def check_alive(self) -> bool:
+        return self.is_alive
+
+
+class Epochs:
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.fails = False
+
+    async def store(self, epoch: int) -> None:
+        await asyncio.sleep(0)
+        if self.fails:
+            raise MetadataUnavailableError("gone")
+        self.stored.append(epoch)
+
+
+def producer(name: str, mode: AccessMode = AccessMode.SHARED, *, sink: Sink | None = None, **options: Any) -> Producer:
+    made = ProducerOptions(producer_id=1, name=name, access_mode=mode, **options)
+    return Producer(made, sink or Sink(), address="10.0.0.1:5")
+
+
+def nothing() -> None: ...
+
+
+async def admit_all(producers: Producers, *all_: Producer) -> None:
+    for each in all_:
+        await producers.admit(each, nothing)
+
+
+async def test_each_name_is_admitted_once() -> None:
+    producers = Producers("t", Epochs().store)
+    await admit_all(producers, producer("a"), producer("b"))
+    with pytest.raises(ProducerBusyError):
+        await producers.admit(producer("a"), nothing)
+    assert len(producers) == 2
+
+
+async def test_a_name_held_by_a_dead_connection_is_given_away() -> None:
+    producers = Producers("t", Epochs().store)
+    await producers.admit(producer("a", sink=Sink(is_alive=False)), nothing)
+    successor = producer("a")
+    await producers.admit(successor, nothing)
+    assert list(producers) == [successor]
+
+
+async def test_an_older_epoch_of_the_same_producer_does_not_replace_a_newer_one() -> None:
+    producers, sink = Producers("t", Epochs().store), Sink()
+    await producers.admit(producer("a", sink=sink, epoch=2), nothing)
+    with pytest.raises(ProducerBusyError):
+        await producers.admit(producer("a", sink=sink, epoch=1), nothing)
+    newer = producer("a", sink=sink, epoch=3)
+    await producers.admit(newer, nothing)
+    assert list(producers) == [newer]
+
+
+async def test_each_exclusive_producer_gets_the_next_epoch_stored_before_it_is_admitted() -> None:
+    epochs = Epochs()
+    producers = Producers("t", epochs.store)
+    first = producer("a", AccessMode.EXCLUSIVE)
+    assert await producers.admit(first, nothing) == 0
+    producers.remove(first)
+    assert await producers.admit(producer("b", AccessMode.EXCLUSIVE), nothing) == 1
+    assert epochs.stored == [0, 1]
+
+
+async def test_an_epoch_that_cannot_be_stored_leaves_the_topic_free() -> None:
+    epochs = Epochs()
+    epochs.fails = True
+    producers = Producers("t", epochs.store)
+    with pytest.raises(MetadataUnavailableError):
+        await producers.admit(producer("a", AccessMode.EXCLUSIVE), nothing)
+    epochs.fails = False
+    assert await producers.admit(producer("b", AccessMode.EXCLUSIVE), nothing) == 0
+
+
+async def test_two_that_want_exclusive_access_at_the_same_moment_do_not_both_get_it() -> None:
+    producers = Producers("t", Epochs().store)
+    outcomes = await asyncio.gather(
+        *(producers.admit(producer(name, AccessMode.EXCLUSIVE), nothing) for name in "ab"), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [int, ProducerFencedError]
+
+
+async def test_one_that_reconnects_with_its_own_epoch_is_let_in_and_with_an_older_one_is_fenced() -> None:
+    producers = Producers("t", Epochs().store, epoch=5)
+    assert await producers.admit(producer("a", AccessMode.EXCLUSIVE, topic_epoch=5), nothing) == 5
+    producers.remove(next(iter(producers)))
+    with pytest.raises(ProducerFencedError):
+        await producers.admit(producer("a", AccessMode.EXCLUSIVE, topic_epoch=4), nothing)
+
+
+async def test_those_that_wait_get_their_turn_in_order_and_one_that_gives_up_is_passed_over() -> None:
+    producers = Producers("t", Epochs().store)
+    shared = producer("shared")
+    await producers.admit(shared, nothing)
+    queued: list[str] = []
+    waiting = {}
+    for name in "abc":
+        each = producer(name, AccessMode.WAIT_FOR_EXCLUSIVE)
+        waiting[name] = asyncio.ensure_future(producers.admit(each, lambda name=name: queued.append(name)))
+        await asyncio.sleep(0)
+    assert queued == ["a", "b", "c"]
+    waiting["a"].cancel()
+    await asyncio.wait([waiting["a"]])
+    producers.remove(shared)
+    assert await waiting["b"] == 0
+    assert not waiting["c"].done()
+    producers.remove(next(iter(producers)))
+    assert await waiting["c"] == 1
+
+
+async def test_one_that_gives_up_at_the_moment_of_its_turn_passes_it_on() -> None:
+    producers = Producers("t", Epochs().store)
+    shared = producer("shared")
+    await producers.admit(shared, nothing)
+    waiting = [
+        asyncio.ensure_future(producers.admit(producer(name, AccessMode.WAIT_FOR_EXCLUSIVE), nothing)) for name in "ab"
+    ]
+    await asyncio.sleep(0)
+    producers.remove(shared)
+    waiting[0].cancel()
+    assert await waiting[1] == 0
+
+
+async def test_a_fencing_producer_closes_all_and_fails_those_that_wait() -> None:
+    producers, sink = Producers("t", Epochs().store), Sink()
+    first = producer("a", AccessMode.EXCLUSIVE, sink=sink)
+    await producers.admit(first, nothing)
+    waiting = asyncio.ensure_future(producers.admit(producer("b", AccessMode.WAIT_FOR_EXCLUSIVE), nothing))
+    await asyncio.sleep(0)
+    assert await producers.admit(producer("c", AccessMode.EXCLUSIVE_WITH_FENCING), nothing) == 1
+    assert sink.closed == [first]
+    assert first.is_closed
+    with pytest.raises(ProducerFencedError):
+        await waiting
+
+
+async def test_limits_count_users_and_their_addresses_but_not_replicators() -> None:
+    producers = Producers("t", Epochs().store)
+    producers.max_count, producers.max_same_address = 2, 1
+    await producers.admit(producer("a"), nothing)
+    with pytest.raises(ProducerBusyError, match="producers from"):
+        await producers.admit(producer("b"), nothing)
+    producers.max_same_address = 0
+    await admit_all(producers, producer("b"), producer("pulsar.repl.x"))
+    with pytest.raises(ProducerBusyError, match="as many as it may"):
+        await producers.admit(producer("c"), nothing)
