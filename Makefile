@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml tools/make_venv.py
 
 venv: $(STAMP)  ## create or refresh .venv
 
-demo: $(STAMP)  ## the product end to end: a bookie and a writer are killed, everything is read back
+demo: $(STAMP)  ## the product end to end: the server is killed under load, everything is read back
 	@$(RUN) -m demo
 
 lint: $(STAMP)  ## ruff, mypy --strict, house rules and import rules
@@ -31,7 +31,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(VENV)/bin/ruff format --quiet .
 
 test: $(STAMP)  ## the fast tests: unit, contracts, real processes
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile
 
 sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…]
 	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT))

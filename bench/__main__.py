@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import bookie, ledger, metadata, pulsar
+from bench import bookie, cli, ledger, metadata, pulsar
 from bench.report import Row, print_table, write_json
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "bookie": bookie.run,
+    "cli": cli.run,
     "ledger": ledger.run,
     "metadata": metadata.run,
     "pulsar": pulsar.run,

@@ -1,38 +1,30 @@
 """Tells what it does while it does it, prints the table, and exits 1 if anything that was acknowledged is not there.
 
-Ends:      every process it starts is killed at the end, by the kernel if need be; the directory is removed.
-Read next: magnetar/testing/ledger_load.py (the writer), magnetar/testing/ledger_check.py (what is counted)
+Ends:      the server is killed at the end, by the kernel if need be; the directory is removed.
+Read next: magnetar/testing/pulsar_load.py (the load and what is counted), soak/pulsar_kills.py (the same, 100 times)
 """
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
-from magnetar.config.metadata import MetadataConfig
-from magnetar.config.root import Config
 from magnetar.errors import MagnetarError
-from magnetar.ledger.client import LedgerClient
-from magnetar.metadata.open import open_store
-from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.ledger_check import Tally, read_back
-from magnetar.testing.ledger_load import ACK_QUORUM, IN_FLIGHT, WRITE_QUORUM
-from magnetar.testing.ledger_writer import Stream, WriterProcess
-from magnetar.testing.process_cluster import ProcessCluster
-from magnetar.testing.processes import wait_for
+from magnetar.testing.pulsar_load import NumberedLoad, Tally, connect, read_back
+from magnetar.testing.standalone_process import StandaloneProcess
 
-BOOKIES = 4
-RATE = 3_000  # Entries a second: a load that a laptop's disk can take.
-ENTRIES_PER_STEP = 5_000
+TOPIC = "persistent://public/default/demo"
+KILLS = 2
+RATE = 3_000  # Messages a second: a load that a laptop's disk can take.
+SIZE = 1_000
+MESSAGES_PER_STEP = 5_000
 STEP_TIMEOUT_S = 120.0  # Two seconds on an idle machine; the rest is for a busy one.
 
 
@@ -41,106 +33,53 @@ class Demo:
         self._directory = directory
         self._console = console
         self._began = time.monotonic()
-        self._stream = Stream()
-        self._writer: WriterProcess | None = None
 
     def run(self) -> Tally:
-        self._say(f"starting a ZooKeeper server and {BOOKIES} bookies, each a process of its own")
-        with ProcessCluster(self._directory, BOOKIES) as cluster:
-            self._say(f"bookies {', '.join(bookie.bookie_id for bookie in cluster.bookies)} are registered")
-            try:
-                self._write(cluster)
-                self._kill_a_bookie(cluster)
-                self._kill_the_writer(cluster)
-                self._finish()
-            finally:
-                if self._writer is not None:
-                    self._writer.kill()
-            return asyncio.run(self._read_back(cluster))
+        self._say("starting `magnetar standalone` with deduplication: broker, bookie and metadata in one process")
+        began = time.monotonic()
+        with StandaloneProcess(self._directory / "standalone", "broker.deduplication=true") as server:
+            self._say(f"ready at {server.url} after {time.monotonic() - began:.1f} s")
+            client = connect(server.url, self._directory / "client.log")
+            load = NumberedLoad(client, TOPIC, rate=RATE, size=SIZE)
+            self._say(f"the official Pulsar client publishes {RATE:,} messages a second of {SIZE:,} bytes to {TOPIC}")
+            for _ in range(KILLS):
+                self._wait(load)
+                self._kill(server, load)
+            self._wait(load)
+            load.finish()
+            self._say(f"the producer is done: {load.sent:,} messages sent; a reader begins with the first one")
+            tally = read_back(client, TOPIC, load, SIZE)
+            self._say(f"{tally.received:,} messages read back, every byte compared")
+            client.close()
+            return tally
 
-    # --- the steps ----------------------------------------------------------------------------------------------------
+    def _wait(self, load: NumberedLoad) -> None:
+        load.wait_acknowledged(MESSAGES_PER_STEP, STEP_TIMEOUT_S)
+        self._say(f"{load.acknowledged:,} messages are acknowledged, which means: on disk")
 
-    def _write(self, cluster: ProcessCluster) -> None:
-        self._start_writer(cluster)
-        self._wait_acknowledged(1)
+    def _kill(self, server: StandaloneProcess, load: NumberedLoad) -> None:
+        load.wait_unanswered()
+        server.kill()
+        self._say(f"kill -9 the server, with {load.unanswered:,} messages under way")
+        load.longest_wait_s = 0.0
+        began = time.monotonic()
+        server.start()
+        self._say(f"started again on the same directory, ready after {time.monotonic() - began:.1f} s")
+        load.wait_acknowledged(1, STEP_TIMEOUT_S)
         self._say(
-            f"a writer appends to ledger {self._stream.last.ledger_id}: each entry goes to {WRITE_QUORUM} bookies, and "
-            f"is acknowledged when {ACK_QUORUM} of them have it on disk"
+            f"the client has found it again and goes on ({load.longest_wait_s:.1f} s between two acknowledgements)"
         )
-        self._wait_acknowledged(ENTRIES_PER_STEP)
-        self._say(f"{self._stream.acknowledged:,} entries are acknowledged")
-
-    def _kill_a_bookie(self, cluster: ProcessCluster) -> None:
-        before = self._stream.bookies
-        victim = before[0]
-        cluster.bookie(victim).kill()
-        self._say(f"kill -9 bookie {victim}, which is being written to; it stays dead")
-        self._wait(lambda: victim not in self._stream.bookies, "another bookie in its place")
-        self._wait_acknowledged(ENTRIES_PER_STEP)
-        (successor,) = [bookie for bookie in self._stream.bookies if bookie not in before]
-        self._say(
-            f"bookie {successor} took its place; the writer went on, now at {self._stream.acknowledged:,} "
-            f"(longest wait for an acknowledgement: {self._stream.longest_stall_s * 1000:.0f} ms)"
-        )
-
-    def _kill_the_writer(self, cluster: ProcessCluster) -> None:
-        assert self._writer is not None
-        self._writer.kill()
-        left = self._stream.last
-        self._say(
-            f"kill -9 the writer, with up to {IN_FLIGHT} entries under way; it leaves ledger {left.ledger_id} open"
-        )
-        self._start_writer(cluster)
-        self._wait(lambda: self._stream.last is not left, "the next writer's ledger")
-        kept = self._stream.recovered[left.ledger_id] + 1 - left.acknowledged
-        self._say(
-            f"another writer has recovered it: closed behind entry {self._stream.recovered[left.ledger_id]} "
-            f"({kept} of those under way were kept), and goes on in ledger {self._stream.last.ledger_id}"
-        )
-        self._wait_acknowledged(ENTRIES_PER_STEP)
-
-    def _finish(self) -> None:
-        assert self._writer is not None
-        self._writer.stop()
-        self._say(f"the writer has closed its ledger; a client that knows nothing of it reads {self._ledgers()}")
-
-    async def _read_back(self, cluster: ProcessCluster) -> Tally:
-        config, runtime = Config(metadata=MetadataConfig(url=cluster.metadata)), SystemRuntime()
-        async with await open_store(config, runtime) as store, LedgerClient(store, config, runtime) as client:
-            tally = Tally()
-            await read_back(client, self._stream, tally)
-        self._say(f"{tally.read:,} entries read back, every byte compared")
-        return tally
-
-    # --- parts --------------------------------------------------------------------------------------------------------
-
-    def _start_writer(self, cluster: ProcessCluster) -> None:
-        self._writer = WriterProcess(cluster.metadata, self._stream, self._directory / "writer.log", rate=RATE)
-
-    def _ledgers(self) -> str:
-        return " and ".join(f"ledger {written.ledger_id}" for written in self._stream.ledgers)
-
-    def _wait_acknowledged(self, more: int) -> None:
-        wanted = self._stream.acknowledged + more
-        self._wait(lambda: self._stream.acknowledged >= wanted, f"the acknowledgement of {more:,} more entries")
-
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        def is_so() -> bool:
-            assert self._writer is not None
-            self._writer.check()
-            return condition()
-
-        wait_for(is_so, what=what, timeout=STEP_TIMEOUT_S)
 
     def _say(self, what: str) -> None:
         self._console.print(f"{time.monotonic() - self._began:5.1f} s  {what}", highlight=False, markup=False)
 
 
 def print_verdict(tally: Tally, console: Console) -> None:
-    table = Table(title="a bookie and a writer were killed with -9")
+    table = Table(title=f"the server was killed with -9 under load, {KILLS} times")
     figures = {
+        "sent": tally.sent,
         "acknowledged": tally.acknowledged,
-        "read": tally.read,
+        "received": tally.received,
         "lost": tally.lost,
         "duplicated": tally.duplicated,
         "out of order": tally.out_of_order,
@@ -151,18 +90,14 @@ def print_verdict(tally: Tally, console: Console) -> None:
     console.print(table)
     for note in tally.notes:
         console.print(note, highlight=False, markup=False)
-    more = tally.read - tally.acknowledged
     if tally.passed:
-        console.print(
-            f"passed: everything acknowledged is there, once and in order. {more:,} more entries were under way when "
-            "the writer was killed, and recovery kept them."
-        )
+        console.print("passed: everything acknowledged is there, once and in order.")
     else:
-        console.print("FAILED: the ledgers are not what was acknowledged.")
+        console.print("FAILED: the topic is not what was acknowledged.")
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)  # Unwinds: processes are ended, the directory is removed.
+    sys.exit(128 + number)  # Unwinds: the server is ended, the directory is removed.
 
 
 def main() -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak import bookie_kills, fuzzing, ledger_chaos, sqlite_kills
+from soak import bookie_kills, fuzzing, ledger_chaos, pulsar_kills, sqlite_kills
 
 PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "bookie": [bookie_kills.soak],
     "ledger": [ledger_chaos.soak],
     "metadata": [sqlite_kills.soak],
     "fuzz": [fuzzing.soak],
+    "pulsar": [pulsar_kills.soak],
 }
 
 

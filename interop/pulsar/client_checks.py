@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from interop.java_program import ApacheError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from interop.pulsar.part import Pulsar
 
 COUNT = 1000
+SOON_S = 10
 
 
 def _texts(count: int = COUNT) -> list[str]:
@@ -222,6 +224,22 @@ async def a_large_message_travels_in_chunks(p: Pulsar) -> None:
     await p.ask("closeConsumer", consumer="c")
 
 
+async def a_client_that_wants_transactions_is_told_that_there_are_none(p: Pulsar) -> None:
+    began = time.monotonic()
+    try:
+        await p.ask("connect", url=p.server.url, client="transactional", transactions=True)
+    except ApacheError as error:
+        same("soon, and not after the last of many tries", time.monotonic() - began < SOON_S, True)
+        same("why", "ransaction" in str(error), True)
+    else:
+        raise AssertionError("a client has transactions that do not exist")
+    topic = p.new_topic()
+    await p.ask("subscribe", consumer="c", topic=topic)
+    await p.ask("produce", topic=topic, count=1)
+    same("others go on", await p.texts("c", 1), ["m-0"])
+    await p.ask("closeConsumer", consumer="c")
+
+
 CHECKS = [
     messages_of_the_java_client_come_back_in_order,
     acknowledgements_with_receipts_are_kept,
@@ -239,4 +257,5 @@ CHECKS = [
     a_consumer_seeks_to_the_beginning,
     a_table_view_has_the_last_value_of_each_key,
     a_large_message_travels_in_chunks,
+    a_client_that_wants_transactions_is_told_that_there_are_none,
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from interop.jars import PULSAR, PULSAR_ADMIN
 from interop.java_program import JavaProgram
-from interop.pulsar import admin_checks, client_checks, mixed_checks, schema_checks
+from interop.pulsar import admin_checks, client_checks, mixed_checks, schema_checks, stats_checks
 from interop.pulsar.apache import ApacheStandalone
 from interop.pulsar.servers import MagnetarStandalone, Standalone
 from interop.runner import Part
@@ -71,7 +71,13 @@ async def open_server(make: Callable[[Path], Standalone]) -> AsyncIterator[Pulsa
             yield Pulsar(server, program, admin, directory)
 
 
-CHECKS = [*client_checks.CHECKS, *schema_checks.CHECKS, *mixed_checks.CHECKS, *admin_checks.CHECKS]
+CHECKS = [
+    *client_checks.CHECKS,
+    *schema_checks.CHECKS,
+    *mixed_checks.CHECKS,
+    *admin_checks.CHECKS,
+    *stats_checks.CHECKS,
+]
 PARTS = [
     Part("the same checks on Apache Pulsar", functools.partial(open_server, ApacheStandalone), CHECKS),
     Part(

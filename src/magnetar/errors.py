@@ -79,7 +79,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class MalformedEntryError(MagnetarError):
-    """A stored entry, or a message inside one, is not in Pulsar's format or does not decompress; nothing can be read."""
+    """A stored entry, or a message inside one, is not in Pulsar's format, or does not decompress."""
 
 
 class DigestMismatchError(MagnetarError):
@@ -515,7 +515,7 @@ class CursorExistsError(CursorError):
 
 
 class CursorNotStoredError(CursorError):
-    """Neither a ledger nor the metadata store took the acknowledgements; they are kept, and stored with the next ones."""
+    """Neither a ledger nor the metadata store took the acknowledgements: they are kept, and stored with the next."""
 
     retryable = True
 

@@ -76,6 +76,7 @@ public final class PulsarPrograms {
         PulsarClient client = PulsarClient.builder()
                 .serviceUrl(request.get("url").asText())
                 .operationTimeout(TIMEOUT_S, TimeUnit.SECONDS)
+                .enableTransaction(request.path("transactions").asBoolean(false))
                 .build();
         clients.put(request.path("client").asText("default"), client);
         return true;

@@ -113,6 +113,7 @@ class Consumer:
         "delivered_messages",
         "epoch",
         "first_delivered_ms",
+        "first_flow_ms",
         "is_blocked",
         "is_connected",
         "is_told_end",
@@ -173,6 +174,7 @@ class Consumer:
         self.first_delivered_ms = 0
         self.last_delivered_ms = 0
         self.last_acked_ms = 0
+        self.first_flow_ms = 0
         self.last_flow_ms = 0
 
     @property

@@ -49,6 +49,7 @@ class Domain(enum.StrEnum):
     NON_PERSISTENT = "non-persistent"
 
 
+@lru_cache(maxsize=_CACHED_NAMES_MAX)
 def encode_name(name: str) -> str:
     """A topic's or a subscription's name as a node's name."""
     return quote_plus(name, safe="*").replace("~", "%7E")

@@ -85,6 +85,7 @@ class NonPersistentTopic(Topic):
         run, self._run = self._run, []
         entries = [entry for _, entry in run]
         self.entries_in += len(entries)
+        self.last_published_s = run[-1][0][5]
         for subscription in list(self._by_name.values()):
             subscription.publish(entries)
         for publish, _ in run:
@@ -101,6 +102,7 @@ class NonPersistentTopic(Topic):
     async def subscribe(self, options: SubscribeOptions, consumer: Consumer) -> SubscriptionLike:
         self.require_usable()
         self._require_allowed(options)
+        self._require_rate(consumer)
         self.require_consumer_room()
         if options.read_compacted:
             raise NotAllowedError(f"topic {self.name} is not persistent: it is not compacted")

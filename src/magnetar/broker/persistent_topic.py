@@ -80,6 +80,7 @@ class PersistentTopic(Topic):
         self._on_lost = on_lost
         self._refusal: MagnetarError | None = None
         self._is_gone = False
+        self._is_fenced = False
         self._finish = Finishing()
         self._inspects = _must_inspect(policies)
         self._dedup_check: asyncio.Task[None] | None = None
@@ -116,7 +117,9 @@ class PersistentTopic(Topic):
         quorums = _config_for(config.topic, self.policies)
         sizes = QuorumSizes(quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum)
         cursor_parts = CursorParts(parts.client, parts.store, parts.entropy, sizes, config.cursor)
-        self.cursors = await Cursors.open(self.name.log_name, self.log.chain, cursor_parts, on_fenced=self.on_fenced)
+        self.cursors = await Cursors.open(
+            self.name.log_name, self.log.chain, cursor_parts, on_fenced=self.on_fenced, is_new=self.log.is_new
+        )
         self.compaction = CompactionRuns(TopicCompaction(str(self.name), self.log, parts, quorums), self.cursors)
         try:
             await self.compaction.restore()
@@ -212,6 +215,7 @@ class PersistentTopic(Topic):
         if self.dedup is not None:
             self.dedup.on_persisted(tokens, Position(ledger_id, first_entry_id + count - 1))
         self.entries_in += count
+        self.last_published_s = tokens[-1][5]
         start = 0
         while start < count:
             producer = tokens[start][0]
@@ -233,6 +237,7 @@ class PersistentTopic(Topic):
 
     def on_fenced(self, error: MagnetarError) -> None:
         """Of the log, or of a cursor: another owner is there."""
+        self._is_fenced = True
         self._refuse(error)
         if not self._is_gone:
             log.warning("a topic is given up", extra={"topic": str(self.name), "why": str(error)})
@@ -277,6 +282,7 @@ class PersistentTopic(Topic):
     async def subscribe(self, options: SubscribeOptions, consumer: Consumer) -> Subscription:
         self.require_readable()
         self._require_allowed(options)
+        self._require_rate(consumer)
         self.require_consumer_room()
         is_new = options.subscription not in self.subscriptions
         if is_new and options.is_durable and not self.policies.auto_create_subscriptions:
@@ -413,11 +419,19 @@ class PersistentTopic(Topic):
         self.disconnect_producers()
         await self._finish.wait()
         await self._subscriptions.aclose(why)
-        with contextlib.suppress(MagnetarError):  # What was taken over cannot be stored, and need not be.
+        try:
+            await self._store_for_the_next_owner()
+        finally:
+            await self.log.aclose()
+
+    async def _store_for_the_next_owner(self) -> None:
+        if self._is_fenced:  # It is there already, and what we would store is older than what it knows.
+            await self.cursors.abandon()
+            return
+        with contextlib.suppress(MagnetarError):  # Without it more of the log is replayed.
             if self.dedup is not None:
                 await self.dedup.snapshot(self.log.last_confirmed)
         await self.cursors.aclose()
-        await self.log.aclose()
 
     async def delete(self, *, force: bool = False, with_subscriptions: bool = False) -> None:
         if not force and self.is_in_use:

@@ -105,7 +105,6 @@ class PublishTarget(Protocol):
     def wait_for_room(self, waiter: Waiter) -> None: ...
     def last_sequence_id(self, producer_name: str) -> int: ...
     def remove_producer(self, producer: Producer) -> None: ...
-    def count_published(self, messages: int, size: int, arrived_s: float) -> None: ...
 
 
 class Producer:
@@ -168,8 +167,6 @@ class Producer:
             size += publish[4]
         self.messages_in += messages
         self.bytes_in += size
-        if ledger_id >= 0:  # Else they are duplicates.
-            self.topic.count_published(messages, size, run[-1][5])
         self.sink.published(self, ledger_id, first_entry_id, run, size)
         self._tell_drained()
         return messages, size

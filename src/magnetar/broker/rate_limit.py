@@ -1,5 +1,7 @@
-"""Publish rates: how long a producer's connection is held after it has published more than it may.
+"""Rates of publishing, and of subscribing.
 
+Publish:   how long a producer's connection is held after it has published more than it may.
+Subscribe: how often one consumer may come back in a period; who comes more often is refused.
 Rule:      a token bucket for messages and one for bytes, each with room for one second. What arrived is always taken,
            the bucket may go below zero; the connection is then held until it is above again. So one large batch
            passes, and the rate holds over time.
@@ -11,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 _ROOM_S: Final = 1.0
+_CONSUMERS_MAX: Final = 10_000  # Of one topic that are remembered.
 
 
 class TokenBucket:
@@ -54,3 +57,30 @@ class PublishLimit:
             if bucket is not None
         ]
         return max(delays, default=0.0)
+
+
+class SubscribeLimit:
+    """Of one topic: each consumer, by whatever identifies it, so many times in a period."""
+
+    __slots__ = ("_counts", "_per_consumer", "_period_s")
+
+    def __init__(self) -> None:
+        self._per_consumer = 0
+        self._period_s = 0.0
+        self._counts: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """Consumer → when its period began, and how often it came since."""
+
+    def change(self, per_consumer: int, period_s: float) -> None:
+        """Zero: no limit."""
+        self._per_consumer, self._period_s = per_consumer, period_s
+
+    def admits(self, consumer: tuple[str, str, int], now: float) -> bool:
+        if self._per_consumer <= 0:
+            return True
+        began, count = self._counts.pop(consumer, (now, 0))
+        if now - began >= self._period_s:
+            began, count = now, 0
+        self._counts[consumer] = (began, count + 1)
+        while len(self._counts) > _CONSUMERS_MAX:
+            del self._counts[next(iter(self._counts))]  # The one that was not seen for longest.
+        return count < self._per_consumer

@@ -18,7 +18,7 @@ from magnetar.broker.names import TopicName
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer import Producer, Publish, Published, Waiter
 from magnetar.broker.producers import Producers
-from magnetar.broker.rate_limit import PublishLimit
+from magnetar.broker.rate_limit import PublishLimit, SubscribeLimit
 from magnetar.errors import ConsumerBusyError, MagnetarError, NotAllowedError
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.pulsar.frames import Buffer
@@ -96,7 +96,8 @@ class Topic(ABC):
         self._waiting_for_room: dict[Waiter, None] = {}
         self._publish_limit: PublishLimit | None = None
         self._held_by_rate: dict[Waiter, None] = {}
-        self._apply_producer_limits()
+        self._subscribe_limit = SubscribeLimit()
+        self._apply_rates()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -114,11 +115,6 @@ class Topic(ABC):
 
         `counts`: deduplication remembers its sequence id, as of all entries but markers and chunks before the last.
         """
-
-    def count_published(self, messages: int, size: int, arrived_s: float) -> None:
-        self.messages_in += messages
-        self.bytes_in += size
-        self.last_published_s = arrived_s
 
     def publish_run(
         self, producer: Producer, sends: Sequence[Send], first: int, end: int, view: memoryview, now: float
@@ -253,6 +249,14 @@ class Topic(ABC):
         if limit and self.consumer_count >= limit:
             raise ConsumerBusyError(f"topic {self.name} has {limit} consumers, as many as it may")
 
+    def _require_rate(self, consumer: Consumer) -> None:
+        host = consumer.about.address.rpartition(":")[0]
+        is_limited = not self.name.is_system
+        if is_limited and not self._subscribe_limit.admits(
+            (host, consumer.name, consumer.consumer_id), self.loop.time()
+        ):
+            raise NotAllowedError(f"consumer {consumer.name!r} of topic {self.name} subscribes more often than it may")
+
     def _require_allowed(self, options: SubscribeOptions) -> None:
         if not options.subscription.strip():
             raise NotAllowedError("a subscription's name is not blank")
@@ -276,10 +280,12 @@ class Topic(ABC):
     def apply(self, policies: EffectivePolicies) -> None:
         """From now on."""
         self.policies = policies
-        self._apply_producer_limits()
+        self._apply_rates()
 
-    def _apply_producer_limits(self) -> None:
+    def _apply_rates(self) -> None:
         self.producers.max_count = self.policies.producers_max
+        often = self.policies.subscribe_rate
+        self._subscribe_limit.change(*((often.per_consumer, often.period_s) if often is not None else (0, 0.0)))
         rate = self.policies.publish_rate
         if rate is None:
             self._publish_limit = None

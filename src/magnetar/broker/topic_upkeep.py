@@ -72,17 +72,24 @@ async def expire(topic: PersistentTopic, entropy: Entropy) -> int:
 
 async def check_quota(topic: PersistentTopic, entropy: Entropy) -> None:
     beyond = await _beyond_quota(topic, entropy)
-    if beyond is None:
-        topic.quota_error = None
-        return
-    quota_policy, why = beyond
-    if quota_policy is QuotaPolicy.SKIP_OLDEST:
-        topic.quota_error = None
+    _note_quota(topic, beyond)
+    if topic.quota_error is not None:
+        extra = {"topic": str(topic.name), "why": str(topic.quota_error)}
+        log.warning("a topic's backlog is beyond its quota", extra=extra)
+        topic.disconnect_producers()
+    elif beyond is not None:
         await _skip_oldest(topic, entropy)
-        return
-    topic.quota_error = BacklogQuotaExceededError(why, policy=str(quota_policy))
-    log.warning("a topic's backlog is beyond its quota", extra={"topic": str(topic.name), "why": why})
-    topic.disconnect_producers()
+
+
+async def look_at_quota(topic: PersistentTopic, entropy: Entropy) -> None:
+    """For a producer that wants to be admitted: as it is now, and not at the last check."""
+    _note_quota(topic, await _beyond_quota(topic, entropy))
+
+
+def _note_quota(topic: PersistentTopic, beyond: tuple[QuotaPolicy, str] | None) -> None:
+    topic.quota_error = None
+    if beyond is not None and beyond[0] is not QuotaPolicy.SKIP_OLDEST:
+        topic.quota_error = BacklogQuotaExceededError(beyond[1], policy=str(beyond[0]))
 
 
 async def _beyond_quota(topic: PersistentTopic, entropy: Entropy) -> tuple[QuotaPolicy, str] | None:

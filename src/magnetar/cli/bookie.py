@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 from typing import Annotated
@@ -22,6 +21,7 @@ from magnetar.config.load import Assignment
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError, MagnetarError
 from magnetar.metadata.open import open_store
+from magnetar.runtime.collector import expect_long_life
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system import SystemRuntime
@@ -69,7 +69,7 @@ async def _serve(config: Config) -> None:
         try:
             ready = {"ready": True, "bookie_id": bookie.bookie_id, "port": bookie.port, "http_port": bookie.http_port}
             print(json.dumps(ready), flush=True)
-            gc.freeze()  # What start-up made stays: the collector need not walk it again under load.
+            expect_long_life()
             error = await bookie.wait_failed()
             raise MagnetarError(f"bookie {bookie.bookie_id} has stopped: {error}")
         finally:

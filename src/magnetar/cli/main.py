@@ -1,6 +1,7 @@
 """`magnetar`: finds the command and imports only that one, so that `--help` and small commands are quick.
 
-A command group is a line in `COMMANDS`; its module has a `typer.Typer` named `app`.
+A command group is a line in `COMMANDS`; its module has a `typer.Typer` named `app`. If that has one command only, which
+has the group's own name, it is the command itself.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ from typer.core import TyperGroup
 
 from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error
 from magnetar.errors import MagnetarError
+from magnetar.runtime.collector import importing
 
 COMMANDS = {
     "standalone": ("magnetar.cli.standalone", "Run a broker, a bookie and their metadata in one process."),
+    "produce": ("magnetar.cli.produce", "Publish messages: lines of standard input, or of the command line."),
+    "consume": ("magnetar.cli.consume", "Take messages from a subscription, and print them."),
+    "read": ("magnetar.cli.read", "Print what is in a topic."),
+    "explain": ("magnetar.cli.explain", "Say what holds delivery on a subscription, and what keeps a message."),
+    "topics": ("magnetar.cli.topics", "List, make, look at and delete topics."),
+    "subscriptions": ("magnetar.cli.subscriptions", "List, make, move and delete subscriptions."),
+    "namespaces": ("magnetar.cli.namespaces", "List, make and delete namespaces, and set their policies."),
+    "tenants": ("magnetar.cli.tenants", "List, make and delete tenants."),
     "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
     "metadata": ("magnetar.cli.metadata", "Initialise and inspect the metadata of a cluster."),
     "broker": ("magnetar.cli.broker", "Run a broker."),
@@ -31,11 +41,14 @@ COMMANDS = {
 class Listed(TyperGroup):
     """A command group as `--help` lists it; the module behind it is not imported."""
 
-    def load(self) -> TyperGroup:
+    def load(self) -> Any:
         module, _ = COMMANDS[str(self.name)]
-        group = typer.main.get_group(importlib.import_module(module).app)
-        group.name = self.name
-        return group
+        with importing():
+            app = importlib.import_module(module).app
+        names = [getattr(command.callback, "__name__", "") for command in app.registered_commands]
+        loaded = typer.main.get_command(app) if names == [self.name] else typer.main.get_group(app)
+        loaded.name = self.name
+        return loaded
 
 
 class LazyGroup(TyperGroup):

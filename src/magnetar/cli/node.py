@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 from collections.abc import Callable, Coroutine
@@ -26,6 +25,7 @@ from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.open import open_store
 from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.collector import expect_long_life
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
@@ -50,7 +50,7 @@ async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
         admin.attach(broker)
         closing.push_async_callback(admin.aclose)  # First of all: requests need the broker.
         _print_ready(broker, bookie, bound_http_port)
-        gc.freeze()  # What start-up made stays: the collector need not walk it again under load.
+        expect_long_life()
         await _wait_failed(bookie)
 
 

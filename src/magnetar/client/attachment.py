@@ -95,8 +95,8 @@ class Attachment(ABC):
             await self._attach(connection)
         except BaseException as error:
             self._unregister(connection)
-            if isinstance(error, BrokerTimeoutError):  # It may be attached there all the same, and would be in the way.
-                self._close_and_forget(connection)
+            if isinstance(error, BrokerTimeoutError | asyncio.CancelledError):
+                self._close_and_forget(connection)  # It may be attached there all the same, and would be in the way.
             raise
         if connection.error is not None:
             raise connection.error

@@ -53,7 +53,7 @@ class Reader:
 
     def _read(self, message: Message) -> Message:
         self._last[message.topic] = message.id
-        self._parts[message.topic].on_read(message.id)
+        self._parts[message.topic].on_read(message)
         return message
 
     async def _has_next(self, part: TopicConsumer) -> bool:

@@ -144,14 +144,16 @@ class Sender(Attachment):
             self._timer = self._loop.call_at(due, self._on_timer)
             return
         waited = f"no receipt from {self.topic} within {self._options.send_timeout_s:g} s"
-        self._pending.fail_all(BrokerTimeoutError(f"{waited}: the messages may or may not be there"))
+        self._fail_all(BrokerTimeoutError(f"{waited}: the messages may or may not be there"))
+
+    def _fail_all(self, error: MagnetarError) -> None:
+        self._pending.fail_all(error)
         self._on_answered()
 
     def _on_over(self, error: MagnetarError) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._pending.fail_all(error)
-        self._on_answered()
+        self._fail_all(error)
 
     def _on_answered(self) -> None:
         """Something may have left the queue."""

@@ -45,6 +45,7 @@ class TopicConsumer(Receiver):
         self._acked: list[Message] = []
         self._rejected: dict[tuple[int, int], tuple[float, MessageIdData]] = {}
         self._redelivery_timer: asyncio.TimerHandle | None = None
+        self._read_last: Message | None = None
 
     # --- acknowledging ------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,7 @@ class TopicConsumer(Receiver):
 
     async def seek(self, to: MessageId | int) -> None:
         connection = await self._wait_attached()
+        self._read_last = None  # What was read before the seek must not be told behind it.
         command = BaseCommand(type=BaseCommand.SEEK)
         command.seek.consumer_id, command.seek.request_id = self.id, self._brokers.next_id()
         if isinstance(to, MessageId):
@@ -135,10 +137,21 @@ class TopicConsumer(Receiver):
             await self._close_at_broker()
         await self._stop(ClosedError(f"the consumer of {self.topic} is closed"))
 
-    def on_read(self, message_id: MessageId) -> None:
-        """Of a subscription that the broker does not keep: from here on after a lost connection."""
-        self._start = self._behind = message_id
+    def on_read(self, message: Message) -> None:
+        """Of a subscription that the broker does not keep: from here on after a lost connection. The broker is told
+        in passing, once for many, so that it knows what is left, and can say when the end of the topic is reached."""
+        self._start = self._behind = message.id
         self._start_ms = None
+        if self._read_last is None:
+            self._loop.call_soon(self._tell_read)
+        self._read_last = message
+
+    def _tell_read(self) -> None:
+        message, self._read_last = self._read_last, None
+        if message is None or self.connection is None:
+            return
+        if ids := self._acks.acknowledge_to(message):
+            self.connection.send(encode_command(self._ack_command(ids, CommandAck.Cumulative)))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

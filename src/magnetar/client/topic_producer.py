@@ -170,11 +170,13 @@ class TopicProducer(Sender):
     def _on_answered(self) -> None:
         self._room.set()
 
-    def _on_over(self, error: MagnetarError) -> None:
+    def _fail_all(self, error: MagnetarError) -> None:
+        """What waits for its batch, too: sent later, it would make what is resent look like repeats."""
         if self._batch_timer is not None:
             self._batch_timer.cancel()
-        batch, self._batch = self._batch, []
-        super()._on_over(error)
+            self._batch_timer = None
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        super()._fail_all(error)
         _fail([sent for _, sent in batch], error)
 
 

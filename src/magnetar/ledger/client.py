@@ -87,6 +87,7 @@ class LedgerClient:
         """Ends open writers without closing their ledgers."""
         for writer in list(self._writers):
             await writer.release()
+        await self._ids.aclose()
         await self.bookies.aclose()
 
     async def __aenter__(self) -> Self:

@@ -151,20 +151,37 @@ class BaseStore(MetadataStore):
                 f"{self._in_flight} metadata operations are waiting already (metadata.operations_in_flight_max)"
             )
         self._in_flight += 1
-        submitted = False
         try:
-            async with asyncio.timeout(self._timeout):
-                if not self.session.state.is_usable:
-                    await self.session.wait_usable_or_closed()
-                if self.session.state is SessionState.CLOSED:
-                    raise StoreClosedError(f"{describe(request)}: {self.closed_because}")
-                future = self._submit(request)
-                submitted = True
-                return await future
-        except TimeoutError:
-            raise self._timed_out(request, submitted) from None
+            if self.session.state.is_usable:
+                return await self._submit_and_wait(request, self._timeout)
+            return await self._carry_when_usable(request)
         finally:
             self._in_flight -= 1
+
+    async def _carry_when_usable(self, request: Request) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.session.wait_usable_or_closed()
+        except TimeoutError:
+            raise self._timed_out(request, submitted=False) from None
+        if self.session.state is SessionState.CLOSED:
+            raise StoreClosedError(f"{describe(request)}: {self.closed_because}")
+        return await self._submit_and_wait(request, deadline - loop.time())
+
+    async def _submit_and_wait(self, request: Request, timeout_s: float) -> Any:
+        """The time limit is a timer of the answer itself: a fraction of what a timeout of the caller's task costs."""
+        future = self._submit(request)
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._on_late, future, request)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _on_late(self, future: asyncio.Future[Any], request: Request) -> None:
+        if not future.done():
+            future.set_exception(self._timed_out(request, submitted=True))
 
     def _timed_out(self, request: Request, submitted: bool) -> MetadataUnavailableError | OutcomeUnknownError:
         waited = f"{describe(request)}: no answer from the metadata store within {self._timeout:g} s"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prometheus_client import Counter, Histogram
+
 from magnetar.metadata.requests import Request
 from magnetar.metadata.session import Session, SessionState
 from magnetar.runtime.metrics import Metrics
 
 
 class StoreObservation:
-    """Metadata operations are few, so each is counted as it ends."""
+    """Metadata operations are few, so each is counted as it ends. Looking a labelled counter up costs more than
+    counting, so each is looked up once: kinds and outcomes are classes of ours, and few."""
 
     def __init__(self, metrics: Metrics, session: Session) -> None:
         self._operations = metrics.counter(
@@ -23,6 +26,8 @@ class StoreObservation:
             "From the call to the answer, waiting for a lost connection included.",
             ("operation",),
         )
+        self._counts: dict[tuple[type[Request], type[BaseException] | None], Counter] = {}
+        self._times: dict[type[Request], Histogram] = {}
         self._changes = metrics.counter(
             "magnetar_metadata_session_changes_total", "Times a session came into this state.", ("state",)
         )
@@ -36,9 +41,14 @@ class StoreObservation:
         )
 
     def finished(self, request: Request, error: BaseException | None, seconds: float) -> None:
-        operation = type(request).__name__.lower()
-        self._operations.labels(operation, "ok" if error is None else type(error).__name__).inc()
-        self._seconds.labels(operation).observe(seconds)
+        kind, outcome = type(request), None if error is None else type(error)
+        count = self._counts.get((kind, outcome))
+        if count is None:
+            name = "ok" if outcome is None else outcome.__name__
+            count = self._counts[kind, outcome] = self._operations.labels(kind.__name__.lower(), name)
+            self._times.setdefault(kind, self._seconds.labels(kind.__name__.lower()))
+        count.inc()
+        self._times[kind].observe(seconds)
 
     def _on_state(self, state: SessionState) -> None:
         self._changes.labels(state.value).inc()

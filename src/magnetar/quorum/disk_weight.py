@@ -21,6 +21,8 @@ def random_order(
     bookies: Sequence[BookieId], free_bytes: Mapping[BookieId, int], random: Random, max_multiple: int | None
 ) -> list[BookieId]:
     """With `max_multiple` None every order is equally likely."""
+    if len(bookies) < 2:
+        return list(bookies)
     weights = disk_weights(bookies, free_bytes, max_multiple)
     draws = [-math.log(1.0 - random.random()) / weight for weight in weights]
     return [bookie for _, bookie in sorted(zip(draws, bookies, strict=True))]

@@ -57,6 +57,8 @@ class RackAwarePlacement(PlacementPolicy):
     # --- choosing ---
 
     def _choose(self, vacancies: Vacancies, pool: Sequence[BookieId]) -> list[BookieId] | None:
+        if vacancies.left == (None,):  # A new ensemble of one has no neighbours: the preferred bookie is the best.
+            return [pool[0]]
         rack_of = vacancies.topology.rack_of
         circle = Circle(
             tuple(bookie and rack_of(bookie) for bookie in vacancies.taken),

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _LEDGER_RETRY_S: Final = 10.0
 """After no ledger could be made or deleted, nobody tries again for so long: each try is slow."""
+_OPEN_TRIES_MAX: Final = 5
+"""Each time, its old owner has moved the state once more; one that is closing does so once."""
 _UNUSED_MAX: Final = 16
 """Old ledgers whose deletion is tried again; beyond that, the oldest are left where they are."""
 
@@ -86,15 +88,20 @@ class CursorHome:
     @classmethod
     async def open(cls, topic: str, encoded_name: str, parts: CursorParts) -> tuple[CursorHome, PositionInfo]:
         """With the state that was stored last. Whoever wrote to the cursor's ledger is fenced."""
-        node = await CursorNode.read(_path(topic, encoded_name), parts.store, parts.entropy)
-        if node is None:
-            name = decode_cursor_name(encoded_name)
-            raise CursorMissingError(f"the topic {topic} has no subscription {name!r}")
-        state = None
-        if node.info.cursors_ledger_id != NO_LEDGER:
-            state = await last_state(node.info.cursors_ledger_id, parts.client)
-        info = state_in_node(node.info) if state is None else state_in_entry(state)
-        return cls(topic, encoded_name, node, parts), info
+        path = _path(topic, encoded_name)
+        for _ in range(_OPEN_TRIES_MAX):
+            node = await CursorNode.read(path, parts.store, parts.entropy)
+            if node is None:
+                name = decode_cursor_name(encoded_name)
+                raise CursorMissingError(f"the topic {topic} has no subscription {name!r}")
+            state = None
+            if node.info.cursors_ledger_id != NO_LEDGER:
+                state = await last_state(node.info.cursors_ledger_id, parts.client)
+                if state is None and await node.is_outdated():
+                    continue  # An owner that was about to go has moved the state, and deleted the ledger behind it.
+            info = state_in_node(node.info) if state is None else state_in_entry(state)
+            return cls(topic, encoded_name, node, parts), info
+        raise CursorFencedError(f"{path} is changed by somebody else again and again: another broker owns the topic")
 
     @property
     def properties(self) -> dict[str, str]:

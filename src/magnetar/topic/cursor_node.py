@@ -117,6 +117,12 @@ class CursorNode:
                 await self._store.sync()
         raise OutcomeUnknownError(f"{self.path} may or may not be deleted: the store was lost again and again")
 
+    async def is_outdated(self) -> bool:
+        """Whether somebody has written the node since."""
+        await self._store.sync()
+        node = await self._store.get(self.path)
+        return node is None or node.version != self._version
+
     async def may_name(self, ledger_id: int) -> bool:
         """Whether the node, whoever wrote it, names this ledger; also if nobody can tell."""
         if self.is_unresolved:

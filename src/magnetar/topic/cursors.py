@@ -46,11 +46,20 @@ class Cursors:
 
     @classmethod
     async def open(
-        cls, topic: str, chain: LedgerChain, parts: CursorParts, *, on_fenced: Callable[[MagnetarError], None]
+        cls,
+        topic: str,
+        chain: LedgerChain,
+        parts: CursorParts,
+        *,
+        on_fenced: Callable[[MagnetarError], None],
+        is_new: bool = False,
     ) -> Cursors:
         """`topic` is the managed ledger's name, as of `TopicLog.open`; `chain` is the open log's. `on_fenced` is called
-        when a cursor turns out to belong to another owner: the topic must be unloaded then (`abandon`)."""
+        when a cursor turns out to belong to another owner: the topic must be unloaded then (`abandon`). `is_new`: this
+        owner has made the topic's node, so that nothing is below it."""
         cursors = cls(topic, chain, parts, on_fenced)
+        if is_new:
+            return cursors
         try:
             encoded_names = await parts.store.children(info_path(topic))
         except NoNodeError:

@@ -94,6 +94,11 @@ class TopicLog:
         return self._node.next_index
 
     @property
+    def is_new(self) -> bool:
+        """Whether it was made by being opened: nobody has had it before."""
+        return self._node.is_new
+
+    @property
     def is_terminated(self) -> bool:
         return self._node.terminated is not None
 

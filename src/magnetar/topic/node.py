@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from magnetar.errors import BadVersionError, MetadataError, TopicFencedError
 from magnetar.topic.chain import LedgerChain, LedgerSpan
 from magnetar.topic.info import INDEX_PROPERTY, TopicInfo
-from magnetar.topic.info_store import TopicInfoStore
+from magnetar.topic.info_store import NO_NODE, TopicInfoStore
 from magnetar.topic.position import Position
 
 
@@ -28,6 +28,8 @@ class TopicNode:
         """Behind the last confirmed message."""
         self.change = asyncio.Lock()
         """Held by whoever decides on a change, until it is written and known here."""
+        self.is_new = version == NO_NODE
+        """Whether this owner is the first, and makes the node."""
         self._infos = infos
         self._kept = info.kept
         self._version = version

@@ -9,9 +9,9 @@ import pytest
 
 
 @pytest.mark.timeout(300)
-def test_the_demonstration_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demonstration_of_ledgers_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "demo"],
+        [sys.executable, "-m", "demo.ledger"],
         capture_output=True, text=True, timeout=290, check=False, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

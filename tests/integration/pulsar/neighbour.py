@@ -40,11 +40,19 @@ class Neighbour:
         self.acknowledged.append(text)
         return text
 
+    def receive(self, count: int) -> list[bytes]:
+        """The next of what it published."""
+        found = []
+        for _ in range(count):
+            message = self._consumer.receive(WAIT_MS)
+            self._consumer.acknowledge(message)
+            found.append(message.data())
+        return found
+
     def is_served(self) -> bool:
         """On its old connection, and on a topic that is new."""
-        sent = self.publish()
-        message = self._consumer.receive(WAIT_MS)
-        self._consumer.acknowledge(message)
+        sent = [self.publish()]
+        received_here = self.receive(1)
         topic = new_topic("served")
         consumer = self.client.subscribe(topic, "s")
         producer = self.client.create_producer(topic)
@@ -52,7 +60,7 @@ class Neighbour:
         received = consumer.receive(WAIT_MS).data()
         consumer.close()
         producer.close()
-        return bool(message.data() == sent and received == b"new")
+        return bool(received_here == sent and received == b"new")
 
     def lost_nothing(self) -> bool:
         reader = self.client.create_reader(self.topic, pulsar.MessageId.earliest)

@@ -10,7 +10,13 @@ from magnetar.testing.standalone_process import HOST
 from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.encode import PONG, encode_command, encode_flow, encode_send_head
 from magnetar.wire.pulsar.frames import FrameDecoder
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData, MessageMetadata
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandSubscribe,
+    MessageIdData,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 
 TIMEOUT_S = 20.0
 _FRAME_BYTES_MAX = 2**26
@@ -22,6 +28,15 @@ def body_of(payload: bytes, sequence_id: int = 0, **fields: Any) -> bytes:
     """What a producer sends behind its command."""
     metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=1, **fields)
     return with_checksum(metadata.SerializeToString(), payload)
+
+
+def batch_payload(payloads: list[bytes]) -> bytes:
+    """Several messages as one entry has them."""
+    parts = []
+    for payload in payloads:
+        single = SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
+        parts.append(len(single).to_bytes(4, "big") + single + payload)
+    return b"".join(parts)
 
 
 def connect_command() -> BaseCommand:

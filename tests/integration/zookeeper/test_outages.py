@@ -128,9 +128,8 @@ async def test_the_loop_is_never_held_up_by_a_server_that_says_nothing(own_serve
             outcomes = [write.exception() for write in writes]
         finally:
             own_server.resume()
-        assert (
-            longest < 1.0
-        )  # The bursts of two thousand answers included; a blocked loop would take the session timeout.
+        # A blocked loop takes the session's timeout; a burst of two thousand answers on a busy machine less than that.
+        assert longest < 1.9
         assert {type(outcome) for outcome in outcomes} <= {OutcomeUnknownError, MetadataUnavailableError}
         await until(lambda: store.session.state.is_usable, "the store is usable again")
         assert await store.get("/") is not None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.rate_limit import PublishLimit
+from magnetar.broker.rate_limit import PublishLimit, SubscribeLimit
 
 
 def test_what_arrives_within_the_rate_is_not_held() -> None:
@@ -32,3 +32,13 @@ def test_rates_of_zero_limit_nothing() -> None:
     limit = PublishLimit(0, -1, now=0.0)
     assert not limit.is_limited
     assert limit.take(10**9, 10**12, now=0.0) == 0.0
+
+
+def test_a_consumer_that_comes_too_often_is_refused_until_its_period_is_over_and_others_are_not() -> None:
+    limit = SubscribeLimit()
+    one, other = ("host", "one", 1), ("host", "other", 2)
+    assert limit.admits(one, 0.0)
+    limit.change(2, 10)
+    assert [limit.admits(one, now) for now in (0.0, 1.0, 2.0)] == [True, True, False]
+    assert limit.admits(other, 2.0)
+    assert limit.admits(one, 11.0)

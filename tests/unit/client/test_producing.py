@@ -311,3 +311,40 @@ def test_a_partitioned_topic_gets_keys_where_java_sends_them_and_the_rest_in_tur
         assert sorted(message_id.partition for message_id in ids) == [0, 0, 1, 1, 2, 2]
 
     run(scenario)
+
+
+def test_messages_that_wait_for_their_batch_fail_with_those_before_them() -> None:
+    """Sent later, they would overtake: what is sent again then looks like a repeat to the broker."""
+
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        options = ProducerOptions(batch_messages_max=1_000, batch_delay_s=5.0, send_timeout_s=2.0)
+        producer = await client.producer("t", options)
+        broker.answers[BaseCommand.SEND] = lambda _link, _frame: b""
+        first = producer.send_nowait(b"first")
+        flushing = asyncio.create_task(producer.flush())
+        await until(lambda: broker.count(BaseCommand.SEND) == 1)
+        second = producer.send_nowait(b"second")
+        for sent in (first, second):
+            with pytest.raises(BrokerTimeoutError):
+                await sent
+        await flushing
+        await asyncio.sleep(10.0)
+        assert broker.count(BaseCommand.SEND) == 1
+
+    run(scenario)
+
+
+def test_a_producer_that_is_closed_while_the_broker_makes_it_is_closed_there_too() -> None:
+    """Else the broker would have it when it is made, and its name would be taken."""
+
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        broker.answers[BaseCommand.PRODUCER] = lambda _link, _frame: b""
+        opening = asyncio.create_task(client.producer("t", SINGLE))
+        await until(lambda: broker.count(BaseCommand.PRODUCER) == 1)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await until(lambda: broker.count(BaseCommand.CLOSE_PRODUCER) == 1)
+        made, closed = broker.commands(BaseCommand.PRODUCER)[0], broker.commands(BaseCommand.CLOSE_PRODUCER)[0]
+        assert closed.close_producer.producer_id == made.producer.producer_id
+
+    run(scenario)

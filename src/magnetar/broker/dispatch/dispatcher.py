@@ -73,6 +73,7 @@ class Dispatcher(ABC):
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
         consumer.last_flow_ms = self._context.entropy.wall_ms()
+        consumer.first_flow_ms = consumer.first_flow_ms or consumer.last_flow_ms
         self.schedule()
 
     def resume(self, consumer: Consumer) -> None:  # noqa: ARG002

@@ -137,6 +137,7 @@ class NonPersistentSubscription:
         if consumer.is_connected and permits > 0:
             consumer.permits += permits
             consumer.last_flow_ms = self._entropy.wall_ms()
+            consumer.first_flow_ms = consumer.first_flow_ms or consumer.last_flow_ms
 
     # There is nothing to acknowledge or to give back; clients do it all the same.
 

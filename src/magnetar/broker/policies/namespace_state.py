@@ -2,6 +2,7 @@
 
 Invariant: a listener was told, or has asked for, every state that its topic's effective policies have been in last; it
            is called only when they differ from those it knows.
+Shared:    topics without policies of their own have one object between them: most topics are such, and merging is slow.
 No I/O:    service.py brings documents and events, and asks.
 """
 
@@ -39,6 +40,8 @@ class TopicDocuments:
         self._documents: dict[tuple[TopicName, bool], TopicDocument] = {}
 
     def get(self, topic: TopicName, *, is_global: bool) -> TopicDocument | None:
+        if not self._documents:
+            return None
         return self._documents.get((topic.without_partition(), is_global))
 
     def document(self, topic: TopicName, *, is_global: bool) -> Json | None:
@@ -74,6 +77,8 @@ class NamespaceState:
         self.topics = TopicDocuments()
         self._config = config
         self._watched: dict[_Watched, None] = {}
+        self._shared: dict[bool, EffectivePolicies] = {}
+        """Of topics without policies of their own, by whether they are the brokers'."""
 
     @property
     def is_watched(self) -> bool:
@@ -84,10 +89,16 @@ class NamespaceState:
         return self.document is None or self.document.get("deleted") is True
 
     def effective(self, topic: TopicName) -> EffectivePolicies:
-        documents = Documents(
-            self.topics.document(topic, is_global=False), self.topics.document(topic, is_global=True), self.document
-        )
-        return merge_policies(documents, self._config, is_system=topic.is_system)
+        own = self.topics.document(topic, is_global=False)
+        of_all_clusters = self.topics.document(topic, is_global=True)
+        is_system = topic.is_system
+        if own is not None or of_all_clusters is not None:
+            return merge_policies(Documents(own, of_all_clusters, self.document), self._config, is_system=is_system)
+        shared = self._shared.get(is_system)
+        if shared is None:
+            documents = Documents(None, None, self.document)
+            shared = self._shared[is_system] = merge_policies(documents, self._config, is_system=is_system)
+        return shared
 
     def watch(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
         watched = _Watched(topic, listener, self.effective(topic))
@@ -103,6 +114,7 @@ class NamespaceState:
     def set_document(self, document: Json | None) -> None:
         """A malformed policy, or none at all, leaves topics with what they have: they are in use."""
         self.document = document
+        self._shared.clear()
         if document is not None:
             self._tell(None)
 

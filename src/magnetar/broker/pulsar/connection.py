@@ -94,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._rest_bytes = 0
         self._target = shared.memory  # Where the read that is under way goes.
         self._holds = 0
+        self._is_paused = False
         self._parsing = False
         self._unsent: list[Buffer] = []
         self._unsent_bytes = 0
@@ -217,7 +218,8 @@ class Connection(asyncio.BufferedProtocol):
     def hold(self) -> None:
         """No more requests are taken from this client until `release`."""
         self._holds += 1
-        if self._holds == 1 and self._transport is not None:
+        if self._holds == 1 and self._transport is not None and not self._is_paused:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def release(self) -> None:
@@ -225,19 +227,28 @@ class Connection(asyncio.BufferedProtocol):
         self._holds -= 1
         if self._holds == 0 and self._transport is not None:
             self._was_heard = True  # Its silence was ours.
-            self._transport.resume_reading()
-            if self._rest_bytes:
+            if self._rest_bytes or self._parsing:
                 self._loop.call_soon(self._handle_rest)  # Not from inside whoever lets go.
+            else:
+                self._resume_reading()
 
     @property
     def is_held(self) -> bool:
         return self._holds > 0
 
     def _handle_rest(self) -> None:
-        if self._rest_bytes and not self._holds and not self._parsing:
+        """Before more is read: else a client that is held again and again makes it grow without end."""
+        if self._rest_bytes and not self._holds:
             rest, have = self._rest, self._rest_bytes
             self._rest, self._rest_bytes = _NOTHING, 0
             self._handle(rest, have)
+        if not self._holds:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ Waiting:   one that must wait for exclusive access is told so at once, and again
 from __future__ import annotations
 
 from magnetar.broker.names import TopicName
+from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.producer import AccessMode, Producer, ProducerOptions
 from magnetar.broker.pulsar.metadata import metadata_map
 from magnetar.broker.pulsar.schemas import schema_of
 from magnetar.broker.pulsar.session import Session
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic_upkeep import look_at_quota
 from magnetar.errors import MetadataError, NotAllowedError, ServiceNotReadyError
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandProducer
 
@@ -43,6 +45,8 @@ async def _create(session: Session, request: CommandProducer) -> None:
     producer_name = request.producer_name or session.service.new_producer_name()
     _require_encrypted(topic, request)
     schema = schema_of(request.schema) if request.HasField("schema") else None
+    if isinstance(topic, PersistentTopic):
+        await look_at_quota(topic, session.service.entropy)
     topic.require_producer_room()
     version = await session.service.add_schema(topic, schema)
     if request.initial_subscription_name:

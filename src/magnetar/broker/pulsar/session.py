@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.producer import Producer, Publish
@@ -95,10 +96,10 @@ class Session:
 
     def serve(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
         """Runs the work of one request; an error of it is the answer."""
-        task = self.loop.create_task(self._serve(work, request_id), name="pulsar-request")
+        task = self.loop.create_task(work, name="pulsar-request")
         self._tasks[task] = None
         self._brief[task] = None
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(partial(self._on_done, request_id))
         if len(self._brief) >= self.config.requests_per_connection_max:
             self.hold("requests")
         return task
@@ -115,16 +116,13 @@ class Session:
         if len(self._brief) <= self.config.requests_per_connection_max // 2:
             self.let_go("requests")
 
-    async def _serve(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
-        try:
-            await work
-        except (MagnetarError, TimeoutError) as error:
-            self.refuse(request_id, error)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, request_id: int, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         self._ended_brief(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, MagnetarError | TimeoutError):
+            self.refuse(request_id, error)
+        elif error is not None:
             log.error("a request failed", extra={"peer": self.peer}, exc_info=error)
             self.connection.abort()
 

@@ -1,9 +1,13 @@
 """The next ledger id, from the same generator nodes that Apache's clients use, so that no id is given out twice.
 
-Short ids: the number of an ephemeral sequential node `idgen/ID-`, which is deleted at once: 0 … 2³¹ − 2.
+Short ids: the number of an ephemeral sequential node `idgen/ID-`: 0 … 2³¹ − 2.
 Long ids:  when those are used up, `idgen-long` is made, and its being there moves everybody on. Below it
            `HOB-0000000001` holds the high 32 bits; the number of a sequential node below that is the low half.
            A directory whose 2³¹ − 1 numbers are used up is followed by the next.
+Nodes:     have done their work once they were counted. They are deleted behind the back of whoever wants an id, many
+           at a time; those that are left go with the session.
+Order:     an id is counted after it was asked for, never ahead: whoever takes a topic over gets a larger one than
+           everybody before, and positions are compared by it.
 Invariant: an id that was counted is never given out again. One whose outcome is unknown is burnt; the next is taken.
            A high-order directory that is gone is not made anew: it would count from 0 again. (Apache's clients
            remove old ones, so a generator that was idle for long looks for the largest again.)
@@ -11,6 +15,7 @@ Invariant: an id that was counted is never given out again. One whose outcome is
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from typing import Final
@@ -26,17 +31,18 @@ from magnetar.errors import (
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.paths import SHORT_ID_LIMIT, BookKeeperPaths
 from magnetar.metadata.paths import join
-from magnetar.metadata.store import CreateMode, MetadataStore
+from magnetar.metadata.store import CreateMode, Delete, MetadataStore
 
 _TRIES_MAX: Final = 10  # Each burns one id or moves on by one directory; more means something else is wrong.
 _HIGH_LIMIT: Final = 2**31  # The high half of a positive 64-bit number.
 _FIRST_HIGH: Final = 1
+_DELETED_AT_ONCE: Final = 64
 _SEQUENCE = re.compile(r"(-?[0-9]{1,10})")  # ZooKeeper's counter has 32 bits with a sign, and does wrap around.
 _HIGH_DIRECTORY = re.compile(r"HOB-([0-9]{10})")
 
 
 class LedgerIdGenerator:
-    """Gives out ids for one cluster; any number of these may work side by side."""
+    """Gives out ids for one cluster; any number of these may work side by side. `aclose` when no more are wanted."""
 
     def __init__(self, store: MetadataStore, paths: BookKeeperPaths) -> None:
         self._store = store
@@ -44,6 +50,13 @@ class LedgerIdGenerator:
         self._long = False  # Whether the cluster is known to have used up its short ids.
         self._asked = False
         self._high: int | None = None  # The largest high-order directory, as far as we know.
+        self._used: list[str] = []  # Nodes that were counted: as many as ids are asked for while a delete is under way.
+        self._tidying: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Returns when the nodes of all ids are deleted, or cannot be."""
+        if self._tidying is not None:
+            await asyncio.wait([self._tidying])
 
     async def next_id(self) -> LedgerId:
         """A ledger id that nobody else has. OutcomeUnknownError only after several lost connections in a row."""
@@ -109,13 +122,26 @@ class LedgerIdGenerator:
         """The next number of this directory; None when it has no more."""
         prefix = join(directory, "ID-")
         made = await self._store.create(prefix, mode=CreateMode.EPHEMERAL_SEQUENTIAL, make_parents=make_parents)
-        with contextlib.suppress(MetadataError):  # It has done its work, and goes with the session at the latest.
-            await self._store.delete(made)
+        self._tidy(made)
         found = _SEQUENCE.fullmatch(made.removeprefix(prefix))
         if found is None:
             raise MalformedMetadataError(f"a sequential node has no number at its end: {made}")
         number = int(found[1])
         return number if 0 <= number < SHORT_ID_LIMIT else None
+
+    def _tidy(self, node: str) -> None:
+        self._used.append(node)
+        if self._tidying is None:
+            self._tidying = asyncio.get_running_loop().create_task(self._delete_used(), name="ledger-id-nodes")
+
+    async def _delete_used(self) -> None:
+        try:
+            while self._used:
+                nodes, self._used = self._used[:_DELETED_AT_ONCE], self._used[_DELETED_AT_ONCE:]
+                with contextlib.suppress(MetadataError):  # They go with the session at the latest.
+                    await self._store.transact([Delete(node) for node in nodes])
+        finally:
+            self._tidying = None
 
     async def _ensure(self, path: str) -> None:
         with contextlib.suppress(NodeExistsError):  # Somebody else moves on at the same time.

@@ -9,21 +9,40 @@ Fates:     during a take-over each link of the successor and of the old owner ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.cluster import Cluster
 from magnetar.sim.ledgers.watch import Watch
-from magnetar.sim.ledgers.workload import Topic, Workload
 from magnetar.sim.link import LinkDelay
 
 Strike: TypeAlias = Callable[[Random], Coroutine[Any, Any, None]]
 
 
+class Owned(Protocol):
+    """Something that one node after the other writes to, each to ledgers of its own."""
+
+    @property
+    def ledger_id(self) -> int | None:
+        """The last one."""
+
+    @property
+    def owner(self) -> str: ...
+
+
+class Contested(Protocol):
+    """The workload, as far as it is aimed at."""
+
+    @property
+    def topics(self) -> Sequence[Owned]: ...
+
+    def take_over(self, topic: Any, *, by: str | None = None) -> object: ...
+
+
 class Aimed:
-    def __init__(self, cluster: Cluster, workload: Workload, watch: Watch) -> None:
+    def __init__(self, cluster: Cluster, workload: Contested, watch: Watch) -> None:
         self.cluster = cluster
         self.workload = workload
         self.watch = watch
@@ -102,15 +121,13 @@ class Aimed:
 
     # --- who is concerned ---------------------------------------------------------------------------------------------
 
-    def _members(self, topic: Topic) -> list[str]:
+    def _members(self, topic: Owned) -> list[str]:
         """Nodes of the bookies that the topic's last ledger is written to."""
         known = self.watch.ledgers.get(topic.ledger_id) if topic.ledger_id is not None else None
         if known is None:
             return []
         return [self.watch.bookies[bookie].name for bookie in known.value.fragments[-1].ensemble]
 
-    def _successor(self, topic: Topic, random: Random) -> str | None:
-        names = [
-            node.name for node in self.cluster.clients.values() if node.client is not None and node.name != topic.owner
-        ]
+    def _successor(self, topic: Owned, random: Random) -> str | None:
+        names = [name for name in self.cluster.running_owners() if name != topic.owner]
         return random.choice(names) if names else None

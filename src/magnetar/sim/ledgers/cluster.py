@@ -88,11 +88,14 @@ class Cluster:
         self.operator: Callable[[BookieNode, BaseException], None] = lambda _node, _error: None
         """Told of a bookie that refused to start, or could not be repaired; it is started again unless it is down."""
         self.is_over = False
-        self.metadata = WatchedMetadata(world.entropy, options.client_config().metadata, watch)
+        self.metadata = self.make_metadata()
         world.on_crash.append(self.metadata.on_crash)
         self._nodes_by_address: dict[str, str] = {}
         self._cut: list[ProcessStore] = []
         self._to_repair: dict[str, None] = {}
+
+    def make_metadata(self) -> WatchedMetadata:
+        return WatchedMetadata(self.world.entropy, self.options.client_config().metadata, self.watch)
 
     async def start(self) -> None:
         """Returns when every bookie and every client has started once."""
@@ -263,6 +266,14 @@ class Cluster:
         return self._nodes_by_address.get(peer.host, "") if peer is not None else ""
 
     # --- clients ------------------------------------------------------------------------------------------------------
+
+    def running_clients(self) -> list[str]:
+        """Those who can be killed now."""
+        return [node.name for node in self.clients.values() if node.client is not None]
+
+    def running_owners(self) -> list[str]:
+        """Those who can take a topic over now."""
+        return self.running_clients()
 
     def add_client(self, name: str, *, config: Config | None = None) -> ClientNode:
         drift = self._clock() if "clock" in self.options.faults else (0.0, 0.0, 1.0)

@@ -19,15 +19,15 @@ from magnetar.errors import MetadataError
 from magnetar.ids import BookieId
 from magnetar.sim.device import Crash, SimDevice
 from magnetar.sim.disk_faults import Fault
-from magnetar.sim.ledgers.aimed import Aimed, Strike
+from magnetar.sim.ledgers.aimed import Aimed, Contested, Strike
 from magnetar.sim.ledgers.cluster import BookieNode, Cluster
 from magnetar.sim.ledgers.invariants.disks import DAMAGE
 from magnetar.sim.ledgers.watch import Watch
-from magnetar.sim.ledgers.workload import Workload
 from magnetar.sim.link import LinkDelay
 from magnetar.sim.seeds import seeded
 
 _REPAIRS_MAX: Final = 4  # Of one bookie in one seed.
+_REFUSALS_MAX: Final = 50  # Starts that a disk in ruins refuses, before its bookie is given up.
 
 _REFUSALS = {
     Fault.READ_ERROR: 0.002,
@@ -40,7 +40,7 @@ _LIES = {Fault.BIT_FLIP: 0.002, Fault.LATENT_SECTOR: 0.001, Fault.MISDIRECTED_WR
 
 
 class Nemesis:
-    def __init__(self, cluster: Cluster, workload: Workload, watch: Watch) -> None:
+    def __init__(self, cluster: Cluster, workload: Contested, watch: Watch) -> None:
         self.cluster = cluster
         self.options = cluster.options
         self.workload = workload
@@ -67,6 +67,7 @@ class Nemesis:
         }
         self._operator_random = self._random("operator")
         self._repairs: dict[str, int] = {}
+        self._refusals: dict[str, int] = {}
         cluster.operator = self._operate
 
     def _random(self, purpose: str) -> Random:
@@ -122,7 +123,7 @@ class Nemesis:
             self.cluster.crash(name, random.choice((Crash.POWER_LOSS, Crash.POWER_LOSS, Crash.DROP_UNSYNCED)))
 
     async def _client(self, random: Random) -> None:
-        names = [node.name for node in self.cluster.clients.values() if node.client is not None]
+        names = self.cluster.running_clients()
         if names:
             self.watch.struck("client killed")
             self.cluster.crash(random.choice(names), Crash.KILL)
@@ -258,11 +259,15 @@ class Nemesis:
     def _operate(self, node: BookieNode, error: BaseException) -> None:
         """A victim that refuses is repaired, or given up. Others refuse for a reason that passes."""
         self.watch.counters["starts refused"] += 1
-        if node.name not in self.victims or not node.watch.is_excused or not isinstance(error, DAMAGE):
+        if node.name not in self.victims or not node.watch.is_excused:
+            return
+        refusals = self._refusals[node.name] = self._refusals.get(node.name, 0) + 1
+        if not isinstance(error, DAMAGE) and refusals < _REFUSALS_MAX:
             return
         random = self._operator_random
         self._repairs[node.name] = self._repairs.get(node.name, 0) + 1
-        if self.options.repairs and self._repairs[node.name] <= _REPAIRS_MAX and random.random() < 0.9:
+        is_repaired = isinstance(error, DAMAGE) and self.options.repairs
+        if is_repaired and self._repairs[node.name] <= _REPAIRS_MAX and random.random() < 0.9:
             self.cluster.repair_bookie(node.name)
         else:
             self.watch.note(f"{node.name} is given up: {type(error).__name__}")

@@ -50,15 +50,15 @@ def run_seed(
     options = draw(seed, override, without=without)
     report = Report(seed, options.summary())
     began = time.process_time()
-    with _muted(), mutant() if mutant is not None else contextlib.nullcontext():
+    with muted(), mutant() if mutant is not None else contextlib.nullcontext():
         world = World(str(seed), shuffle=options.shuffle, delay=options.delay, events_max=EVENTS_MAX, trace=trace)
         with world:
             watch = Watch(world, options, invariants)
             try:
                 world.run(_main(world, options, watch, script))
             except Exception as error:  # Whatever broke the run: a planted bug may break anything.
-                report.failure = _told(error)
-            _fill(report, world, watch)
+                report.failure = told(error)
+            fill(report, world, watch)
     report.cpu_s = time.process_time() - began
     return report
 
@@ -80,13 +80,13 @@ async def _main(world: World, options: Options, watch: Watch, script: Script | N
     watch.tell("at_end")
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, SimulationError) else error
     lines = traceback.format_exception(cause)[-8:] if cause is not None else []
     return "\n".join([str(error), *[line.rstrip() for line in lines]])
 
 
-def _fill(report: Report, world: World, watch: Watch) -> None:
+def fill(report: Report, world: World, watch: Watch) -> None:
     report.violations = watch.violations
     report.events = world.loop.events
     report.virtual_s = world.loop.now
@@ -96,7 +96,7 @@ def _fill(report: Report, world: World, watch: Watch) -> None:
 
 
 @contextlib.contextmanager
-def _muted() -> Iterator[None]:
+def muted() -> Iterator[None]:
     """A broken world has much to log."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

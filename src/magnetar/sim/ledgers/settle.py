@@ -28,7 +28,7 @@ async def settle(cluster: Cluster, workload: Workload, nemesis: Nemesis, watch: 
     watch.note("everything heals")
     nemesis.stop()
     workload.is_over = True
-    await _wait_for(cluster, lambda: _bookies_up(cluster), watch, "V1", "bookies that were healed do not come back")
+    await _wait_for(cluster, lambda: bookies_up(cluster), watch, "V1", "bookies that were healed do not come back")
     await _end_clients(cluster, watch)
     node = cluster.add_client(AUDITOR, config=cluster.options.auditor_config())
     await _wait_for(cluster, lambda: node.client is not None, watch, "V2", "a client does not start in a healed world")
@@ -36,12 +36,12 @@ async def settle(cluster: Cluster, workload: Workload, nemesis: Nemesis, watch: 
         audit = cluster.spawn(node, _audit(node.client, cluster, workload, watch), "audit")
         await asyncio.wait([audit])
     node.stopping.set()
-    await _wait_exit(cluster, AUDITOR, watch)
+    await wait_exit(cluster, AUDITOR, watch)
     await _start_once_more(cluster, watch)
-    await _end_bookies(cluster, watch)
+    await end_bookies(cluster, watch)
 
 
-def _bookies_up(cluster: Cluster) -> bool:
+def bookies_up(cluster: Cluster) -> bool:
     return all(node.bookie is not None for node in cluster.bookies.values() if node.name not in cluster.down)
 
 
@@ -64,10 +64,10 @@ async def _end_clients(cluster: Cluster, watch: Watch) -> None:
             for task in left:
                 watch.violated("V2", f"{task.get_name()} does not end in a healed world")
         node.stopping.set()
-        await _wait_exit(cluster, node.name, watch)
+        await wait_exit(cluster, node.name, watch)
 
 
-async def _wait_exit(cluster: Cluster, name: str, watch: Watch) -> None:
+async def wait_exit(cluster: Cluster, name: str, watch: Watch) -> None:
     try:
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await cluster.world.wait_exit(name)
@@ -80,10 +80,10 @@ async def _start_once_more(cluster: Cluster, watch: Watch) -> None:
     for node in cluster.bookies.values():
         if node.bookie is not None:
             cluster.crash(node.name, Crash.POWER_LOSS, restart_s=0.001)
-    await _wait_for(cluster, lambda: _bookies_up(cluster), watch, "B2", "bookies do not start once more")
+    await _wait_for(cluster, lambda: bookies_up(cluster), watch, "B2", "bookies do not start once more")
 
 
-async def _end_bookies(cluster: Cluster, watch: Watch) -> None:
+async def end_bookies(cluster: Cluster, watch: Watch) -> None:
     """No client is left, so there is nothing that a bookie could still be busy with."""
     for node in cluster.bookies.values():
         bookie = node.bookie
@@ -92,7 +92,7 @@ async def _end_bookies(cluster: Cluster, watch: Watch) -> None:
         if bookie._requests.connections or bookie.adds.in_progress or bookie.reads.in_progress:
             watch.violated("V5", f"{node.name} has connections or requests, and there is no client")
         cluster.stop_bookie(node.name)
-        await _wait_exit(cluster, node.name, watch)
+        await wait_exit(cluster, node.name, watch)
 
 
 async def _audit(client: LedgerClient, cluster: Cluster, workload: Workload, watch: Watch) -> None:

@@ -5,7 +5,7 @@
     with planted(MUTANTS[4].edits): ...         by hand, around anything
 
 Plant:     planting.py gives functions of production code other code, in this process and for a while.
-Bugs:      writing.py, recovering.py, serving.py, journaling.py, storing.py; registry.py has them by number.
+Bugs:      writing.py, recovering.py, serving.py, journaling.py, storing.py, topics.py; registry.py has them by number.
 Run:       hunt.py (seeds until one is caught), directed/ (scenes that show a bug on every seed), table.py, __main__.py.
 Read next: docs/simulation.md, "Planted bugs"
 """

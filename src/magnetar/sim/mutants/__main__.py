@@ -12,7 +12,7 @@ import time
 
 from rich.console import Console
 
-from magnetar.sim.mutants.hunt import CONTROL, Hunt, hunt, run_one, workers
+from magnetar.sim.mutants.hunt import CONTROLS, Hunt, hunt, run_one, workers
 from magnetar.sim.mutants.registry import MUTANTS
 from magnetar.sim.mutants.table import hunts_table, is_good, row
 
@@ -33,8 +33,8 @@ def _hunt_all(chosen: argparse.Namespace, console: Console) -> int:
     began = time.monotonic()
     hunts: list[Hunt] = []
     with workers(chosen.workers) as pool:
-        for number in chosen.numbers or [*MUTANTS, CONTROL]:
-            budget = chosen.seeds or (chosen.control if number == CONTROL else MUTANTS[number].budget)
+        for number in chosen.numbers or [*MUTANTS, *CONTROLS]:
+            budget = chosen.seeds or _budget(number, chosen.control)
             hunts.append(hunt(number, chosen.first, budget, pool, chosen.workers))
             console.print(" | ".join(row(hunts[-1])), soft_wrap=True)
     console.print(hunts_table(hunts))
@@ -44,6 +44,13 @@ def _hunt_all(chosen: argparse.Namespace, console: Console) -> int:
         seed = chosen.first if ended.catch is None else ended.catch.seed
         console.print(f"look closer: python -m magnetar.sim.mutants {ended.number} --seed {seed} --trace")
     return 1 if bad else 0
+
+
+def _budget(number: int, control: int) -> int:
+    """The control of topics has a third of the seeds: each of them is as much work as three of ledgers."""
+    if number in CONTROLS:
+        return control if CONTROLS[number] == "ledgers" else max(1, control // 3)
+    return MUTANTS[number].budget
 
 
 def _replay(chosen: argparse.Namespace, console: Console) -> int:
@@ -59,14 +66,14 @@ def _replay(chosen: argparse.Namespace, console: Console) -> int:
 
 
 def _number(text: str) -> int:
-    if text != str(CONTROL) and text not in map(str, MUTANTS):
+    if text not in map(str, [*MUTANTS, *CONTROLS]):
         raise argparse.ArgumentTypeError(f"there is no planted bug {text}; there are {', '.join(map(str, MUTANTS))}")
     return int(text)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m magnetar.sim.mutants", description=__doc__)
-    parser.add_argument("numbers", nargs="*", type=_number, metavar="NUMBER", help="0: the control")
+    parser.add_argument("numbers", nargs="*", type=_number, metavar="NUMBER", help="0: the control; -1: that of topics")
     parser.add_argument("--from", dest="first", type=int, default=1, metavar="SEED", help="the first seed")
     parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds instead of each one's budget")
     parser.add_argument("--control", type=int, default=300, metavar="N", help="seeds without any bug, all clean")

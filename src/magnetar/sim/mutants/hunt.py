@@ -20,13 +20,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from magnetar.sim.kinds import run
 from magnetar.sim.ledgers.report import Report
-from magnetar.sim.ledgers.run import run_seed
 from magnetar.sim.mutants.directed.scenes import SCENES, run_scene
 from magnetar.sim.mutants.registry import MUTANTS
 
 CONTROL: Final = 0
 """In place of a mutant's number: no bug at all."""
+CONTROL_OF_TOPICS: Final = -1
+CONTROLS: Final = {CONTROL: "ledgers", CONTROL_OF_TOPICS: "topics"}
 RUN: Final = "run"
 _SCENE_SEEDS: Final = 10
 _CHUNK: Final = 4  # Seeds of one job: long enough that handing it over costs nothing, short enough to stop in time.
@@ -81,15 +83,15 @@ class Hunt:
 
 
 def run_one(number: int, seed: int, trace: Callable[[str], None] | None = None) -> Report:
-    if number == CONTROL:
-        return run_seed(seed, trace=trace)
+    if number in CONTROLS:
+        return run(CONTROLS[number], seed, trace=trace)
     mutant = MUTANTS[number]
-    return run_seed(seed, mutant.options, mutant=mutant.plant, trace=trace)
+    return run(mutant.kind, seed, override=mutant.options, mutant=mutant.plant, trace=trace)
 
 
 def run_clean(number: int, seed: int) -> bool:
     """Whether the mutant's seed is clean without the bug."""
-    return run_seed(seed, MUTANTS[number].options).is_clean
+    return run(MUTANTS[number].kind, seed, override=MUTANTS[number].options).is_clean
 
 
 def look(number: int, first: int, count: int) -> Found:
@@ -161,7 +163,7 @@ def hunt(number: int, first: int, budget: int, pool: ProcessPoolExecutor, width:
         for job in done:
             _note(state, jobs.pop(job), job.result())
     ended = _conclude(number, state)
-    if ended.catch is not None and number != CONTROL:
+    if ended.catch is not None and number not in CONTROLS:
         ended.is_false = not pool.submit(run_clean, number, ended.catch.seed).result()
     if number in SCENES:
         ended.played = pool.submit(play, number, first, _SCENE_SEEDS).result()

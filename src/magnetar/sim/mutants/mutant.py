@@ -20,6 +20,8 @@ class Mutant:
     budget: int
     """So many seeds may pass before it is caught."""
     edits: Sequence[Edit]
+    kind: str = "ledgers"
+    """Of the seeds that look for it (sim/kinds.py)."""
     options: dict[str, Any] = field(default_factory=dict)
     """Replaced in what a seed draws, where the bug is out of reach of most worlds."""
 

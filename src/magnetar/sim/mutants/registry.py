@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.sim.mutants import journaling, recovering, serving, storing, writing
+from magnetar.sim.mutants import journaling, recovering, serving, storing, topics, writing
 from magnetar.sim.mutants.mutant import Mutant
 
-_ALL: Final = [*writing.MUTANTS, *recovering.MUTANTS, *serving.MUTANTS, *journaling.MUTANTS, *storing.MUTANTS]
+_ALL: Final = [
+    *writing.MUTANTS,
+    *recovering.MUTANTS,
+    *serving.MUTANTS,
+    *journaling.MUTANTS,
+    *storing.MUTANTS,
+    *topics.MUTANTS,
+]
 MUTANTS: Final[dict[int, Mutant]] = {mutant.number: mutant for mutant in sorted(_ALL, key=lambda known: known.number)}
 assert len(MUTANTS) == len(_ALL), "a number is given twice"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from magnetar.sim.mutants.hunt import CONTROL, Hunt
+from magnetar.sim.mutants.hunt import CONTROLS, Hunt
 from magnetar.sim.mutants.registry import MUTANTS
 
 
 def verdict(hunt: Hunt) -> str:
     """`caught`, or what is wrong: with the simulator, not with the bug."""
-    if hunt.number == CONTROL:
+    if hunt.number in CONTROLS:
         return "clean" if hunt.catch is None else f"NOT CLEAN: seed {hunt.catch.seed}: {hunt.catch.what}"
     if hunt.catch is None:
         return "NOT CAUGHT"
@@ -44,8 +44,8 @@ def hunts_table(hunts: list[Hunt]) -> Table:
 
 def row(hunt: Hunt) -> tuple[str, ...]:
     seeds, elapsed = str(hunt.seeds), f"{hunt.elapsed_s:.1f} s, {hunt.cpu_s:.1f} CPU"
-    if hunt.number == CONTROL:
-        return "–", "none: the control", "–", "–", seeds, "", seeds, elapsed, verdict(hunt)
+    if hunt.number in CONTROLS:
+        return "–", f"none: the control of {CONTROLS[hunt.number]}", "–", "–", seeds, "", seeds, elapsed, verdict(hunt)
     mutant = MUTANTS[hunt.number]
     caught = ", ".join(hunt.catch.invariants) if hunt.catch is not None else "–"
     expected = ", ".join(mutant.caught_by)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,7 +12,8 @@ from magnetar.metadata.bookkeeper.id_generator import LedgerIdGenerator
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.store import Create, CreateMode, Delete, MetadataStore
+from magnetar.metadata.requests import Transact
+from magnetar.metadata.store import Create, CreateMode, MetadataStore, Operation, OperationResult
 
 INT_MAX = 2**31 - 1
 FIRST_LONG = 2**32
@@ -24,7 +25,7 @@ class Counted:
     def __init__(self, store: MetadataStore, offsets: dict[str, int]) -> None:
         self._store = store
         self._offsets = offsets
-        self.delete = store.delete
+        self.transact = store.transact
         self.get = store.get
         self.children = store.children
 
@@ -50,6 +51,7 @@ def generator(store: object, paths: BookKeeperPaths) -> LedgerIdGenerator:
 async def test_ids_count_from_zero_and_leave_no_node_behind(store: MetadataStore, paths: BookKeeperPaths) -> None:
     ids = generator(store, paths)
     assert [await ids.next_id() for _ in range(3)] == [0, 1, 2]
+    await ids.aclose()
     assert await store.children("/ledgers/idgen") == []
     assert await store.get("/ledgers/idgen-long") is None  # Its being there would move everybody to long ids.
 
@@ -72,9 +74,32 @@ async def test_an_id_whose_answer_was_lost_is_burnt_and_the_next_is_given_out(
 async def test_an_id_is_good_although_its_node_could_not_be_deleted(
     breaking: Callable[..., MetadataStore], paths: BookKeeperPaths
 ) -> None:
-    store = breaking(Delete, Fate.REQUEST_LOST)
+    store = breaking(Transact, Fate.REQUEST_LOST)
     ids = generator(store, paths)
-    assert [await ids.next_id(), await ids.next_id()] == [0, 1]
+    first = await ids.next_id()
+    await ids.aclose()
+    assert [first, await ids.next_id()] == [0, 1]
+
+
+async def test_an_id_is_there_before_its_node_is_deleted_and_many_nodes_go_at_once(
+    store: MetadataStore, paths: BookKeeperPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_delete, calls = asyncio.Event(), 0
+    transact = store.transact
+
+    async def later(operations: Sequence[Operation]) -> list[OperationResult]:
+        nonlocal calls
+        calls += 1
+        await may_delete.wait()
+        return await transact(operations)
+
+    monkeypatch.setattr(store, "transact", later)
+    ids = generator(store, paths)
+    assert [await ids.next_id() for _ in range(20)] == list(range(20))
+    may_delete.set()
+    await ids.aclose()
+    assert calls == 2  # The first by itself, and those that came meanwhile.
+    assert await store.children("/ledgers/idgen") == []
 
 
 async def test_connections_lost_again_and_again_end_in_an_unknown_outcome(

@@ -12,8 +12,8 @@ from magnetar.sim.ledgers.watch import Violation
 
 
 def test_a_batch_ends_with_totals(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--seeds", "2", "--from", "30", "--jobs", "1", "--json"]) == 0
-    totals = json.loads(capsys.readouterr().out)
+    assert cli.main(["--kind", "ledgers", "--seeds", "2", "--from", "30", "--jobs", "1", "--json"]) == 0
+    totals = json.loads(capsys.readouterr().out)["ledgers"]
     assert totals["seeds"] == 2
     assert totals["failed"] == []
     assert totals["counters"]["acks"] > 0
@@ -35,17 +35,43 @@ def test_an_unknown_class_of_faults_is_refused_with_those_there_are(capsys: pyte
 def test_a_seed_that_fails_is_told_with_its_world_and_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_seed = cli.run_seed
+    run = cli.run
 
-    def broken(seed: int, **options: object) -> Report:
-        report = run_seed(seed, **options)  # type: ignore[arg-type]
+    def broken(kind: str, seed: int, **options: object) -> Report:
+        report = run(kind, seed, **options)
         report.violations.append(Violation("L1", "ledger 3 was closed too early", 1.5))
         return report
 
-    monkeypatch.setattr(cli, "run_seed", broken)
-    assert cli.main(["--seeds", "1", "--from", "30", "--jobs", "1"]) == 1
+    monkeypatch.setattr(cli, "run", broken)
+    assert cli.main(["--kind", "ledgers", "--seeds", "1", "--from", "30", "--jobs", "1"]) == 1
     told = capsys.readouterr().out
     assert "bookie-0 serves" in told
     assert "VIOLATION L1 at 1.500000: ledger 3 was closed too early" in told
-    assert "again: python -m magnetar.sim --seed 30" in told
+    assert "again: python -m magnetar.sim --kind ledgers --seed 30" in told
     assert "violations: L1 in 1 seeds; seeds that failed: [30]" in told
+
+
+def test_both_kinds_of_worlds_are_run_unless_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def seen(kind: str, seed: int, **_options: object) -> Report:
+        ran.append((kind, seed))
+        return Report(seed, "")
+
+    monkeypatch.setattr(cli, "run", seen)
+    assert cli.main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 0
+    assert ran == [("ledgers", 5), ("topics", 5), ("ledgers", 6), ("topics", 6)]
+    told = capsys.readouterr().out
+    assert "2 seeds of ledgers" in told
+    assert "2 seeds of topics" in told
+    ran.clear()
+    assert cli.main(["--kind", "topics", "--seed", "5"]) == 0
+    assert ran == [("topics", 5)]
+    assert "brokers=" in capsys.readouterr().out
+
+
+def test_a_class_of_faults_of_topics_is_none_of_ledgers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--kind", "ledgers", "--without", "broker"]) == 2
+    assert "there is no class of faults broker" in capsys.readouterr().err

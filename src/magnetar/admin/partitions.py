@@ -1,0 +1,154 @@
+"""Partitioned topics: creating, growing, deleting."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BAD_REQUEST, CONFLICT, NOT_ACCEPTABLE, NOT_FOUND, UNPROCESSABLE, RestError
+from magnetar.admin.route import TOPIC, Query, of_both_domains
+from magnetar.admin.topics import delete_loaded, forget_topic, require_topic_room, require_unused
+from magnetar.broker.names import TopicName
+from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.service import BrokerService
+from magnetar.errors import CursorExistsError
+from magnetar.topic.position import LATEST
+
+
+async def list_partitioned(call: Call) -> list[str]:
+    await call.service.resources.namespaces.policies(call.namespace)
+    names = await call.service.resources.partitioned_topics.names(call.namespace, call.domain)
+    return sorted(str(name) for name in names if call.flag("includeSystemTopic") or not name.is_system)
+
+
+async def create_partitioned(call: Call) -> None:
+    count, properties = _wanted(call)
+    if count <= 0:
+        raise RestError(NOT_ACCEPTABLE, "Number of partitions should be more than 0")
+    await require_topic_room(call.service, call.namespace, count)
+    await call.service.create_partitioned_topic(call.topic, count)
+    if properties:
+        await call.service.resources.partitioned_topics.set_properties(call.topic, properties)
+    await _make_partitions(call.service, call.topic, count)
+
+
+def _wanted(call: Call) -> tuple[int, dict[str, str]]:
+    """A number; or, with properties, an object."""
+    body = call.json()
+    is_object = isinstance(body, dict)
+    count: Any = body["partitions"] if is_object and "partitions" in body else body
+    properties: dict[str, Any] = (body.get("properties") or {}) if is_object else {}
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise RestError(BAD_REQUEST, f"the body must be the number of partitions, not {json.dumps(count)[:60]}")
+    return count, {str(name): str(value) for name, value in properties.items()}
+
+
+async def _make_partitions(service: BrokerService, topic: TopicName, count: int) -> None:
+    """They are there, and listed, before anybody uses them."""
+    if topic.is_persistent:
+        for index in range(count):
+            await service.resources.topics.create_if_absent(topic.with_partition(index))
+
+
+async def grow(call: Call) -> None:
+    count, _ = _wanted(call)
+    service, topic = call.service, call.topic
+    before = await service.resources.partitioned_topics.get_fresh(topic)
+    if before is None:
+        raise RestError(CONFLICT if await service.exists(topic) else NOT_FOUND, f"{topic} is not partitioned")
+    if count < before.partitions:
+        raise RestError(
+            UNPROCESSABLE, f"Desired partitions {count} can't be less than the current partitions {before.partitions}."
+        )
+    await require_topic_room(service, call.namespace, count - before.partitions)
+    await service.resources.partitioned_topics.grow(topic, count)
+    await _make_partitions(service, topic, count)
+    if topic.is_persistent and before.partitions:
+        await _copy_subscriptions(call, before.partitions, count)
+
+
+async def _copy_subscriptions(call: Call, first_new: int, count: int) -> None:
+    """A subscription that others have must not miss what is published to new partitions before it connects to them."""
+    old = await call.persistent(call.topic.with_partition(0))
+    names = [name for name, each in old.subscriptions.items() if each.cursor.is_durable]
+    for index in range(first_new, count) if names else ():
+        topic = await call.persistent(call.topic.with_partition(index))
+        for name in names:
+            await _subscribe(topic, name)
+
+
+async def _subscribe(topic: PersistentTopic, name: str) -> None:
+    try:
+        await topic.create_subscription(name, LATEST)
+    except CursorExistsError:
+        return
+
+
+async def get_partitions(call: Call) -> dict[str, Any]:
+    create = call.flag("checkAllowAutoCreation")
+    count = await call.service.partitions_of(call.topic, create=create)
+    found = await call.service.resources.partitioned_topics.get(call.topic)
+    metadata: dict[str, Any] = {"partitions": count, "deleted": found is not None and found.is_being_deleted}
+    if found is not None and found.properties:
+        metadata["properties"] = dict(found.properties)
+    return metadata
+
+
+async def delete_partitioned(call: Call) -> None:
+    service, topic = call.service, call.topic
+    found = await service.resources.partitioned_topics.get_fresh(topic)
+    if found is None:
+        if await service.exists(topic):
+            raise RestError(CONFLICT, f"{topic} is a non-partitioned topic: delete it as such")
+        raise RestError(NOT_FOUND, f"Topic {topic} not found")
+    names = [topic.with_partition(index) for index in range(found.partitions)]
+    force = call.flag("force")
+    for name in names:
+        if (loaded := service.topics.find(name)) is not None:
+            require_unused(loaded, force=force)
+    await service.resources.partitioned_topics.mark_deleted(topic)
+    for name in names:
+        if await service.exists(name):
+            await delete_loaded(service, await call.loaded(name))
+    await service.resources.partitioned_topics.delete(topic)
+    await forget_topic(service, topic)
+
+
+async def create_missed(call: Call) -> None:
+    found = await call.service.resources.partitioned_topics.get_fresh(call.topic)
+    if found is None:
+        raise RestError(NOT_FOUND, f"{call.topic} is not partitioned")
+    await _make_partitions(call.service, call.topic, found.partitions)
+
+
+_SYSTEM = (Query("includeSystemTopic", "those of brokers, too"),)
+_BODY = "a number; or an object with partitions and properties"
+ROUTES = [
+    *of_both_domains(
+        "GET",
+        "{tenant}/{namespace}/partitioned",
+        "List the partitioned topics of a namespace",
+        list_partitioned,
+        query=_SYSTEM,
+    ),
+    *of_both_domains("PUT", f"{TOPIC}/partitions", "Create a partitioned topic", create_partitioned, body=_BODY),
+    *of_both_domains("POST", f"{TOPIC}/partitions", "Add partitions to a topic", grow, body="a number"),
+    *of_both_domains(
+        "GET",
+        f"{TOPIC}/partitions",
+        "Get how many partitions a topic has",
+        get_partitions,
+        query=(Query("checkAllowAutoCreation", "make the topic if it may be made by using it"),),
+    ),
+    *of_both_domains(
+        "DELETE",
+        f"{TOPIC}/partitions",
+        "Delete a topic with all its partitions",
+        delete_partitioned,
+        query=(Query("force", "disconnect whoever is connected"),),
+    ),
+    *of_both_domains(
+        "POST", f"{TOPIC}/createMissedPartitions", "Make partitions that are not there yet", create_missed
+    ),
+]

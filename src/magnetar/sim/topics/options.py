@@ -1,0 +1,190 @@
+"""Options: what one seed's world of topics looks like, drawn from the seed alone.
+
+Base:      bookies, network, disks and faults are drawn as for the seeds of ledgers (ledgers/options.py).
+Small:     few topics, few messages, ledgers of a few entries, patience near the network's delays.
+Override:  any field by name, of this class or of its base.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from magnetar.client import ClientOptions
+from magnetar.config.broker import BrokerConfig
+from magnetar.config.cursor import CursorConfig
+from magnetar.config.defaults import TopicDefaultsConfig
+from magnetar.config.dispatch import DispatchConfig
+from magnetar.config.pulsar import PulsarConfig
+from magnetar.config.root import Config
+from magnetar.config.topic import TopicConfig
+from magnetar.config.upkeep import UpkeepConfig
+from magnetar.sim.ledgers import options as ledgers
+from magnetar.sim.ledgers.options import FAULTS as LEDGER_FAULTS
+from magnetar.sim.seeds import seeded
+
+FAULTS: Final = {
+    **LEDGER_FAULTS,
+    "client": "a broker, a producer or a consumer is killed",
+    "broker": "a broker is killed; it starts again after a moment",
+}
+PORT: Final = 6650
+SUBSCRIPTIONS: Final = ("exclusive", "failover", "shared")
+
+_BASE: Final = frozenset(field.name for field in dataclasses.fields(ledgers.Options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions:
+    base: ledgers.Options
+    brokers: int
+    topics: int
+    producers: int
+    """Of each topic."""
+    subscriptions: tuple[str, ...]
+    """Of each topic; the name says which type."""
+    consumers: int
+    """Of each subscription; of an exclusive one they try one after the other."""
+    batching: bool
+    burst_max: int
+    think_s: float
+    rewind: float
+    """How likely it is that a producer begins again before what it knows to be stored."""
+    queue_max: int
+    """Messages that a consumer lets come ahead."""
+    informed: float
+    """How likely it is that an old owner is told soon that it is one."""
+    topic: Mapping[str, Any]
+    cursor: Mapping[str, Any]
+    broker: Mapping[str, Any]
+    dispatch: Mapping[str, Any]
+    pulsar: Mapping[str, Any]
+    upkeep: Mapping[str, Any]
+    client: Mapping[str, Any]
+    send_timeout_s: float
+
+    def broker_config(self, name: str) -> Config:
+        base = self.base
+        return dataclasses.replace(
+            base.client_config(),
+            broker=BrokerConfig(deduplication=True, topic_policies=False, inactive_topics_delete=False, **self.broker),
+            defaults=TopicDefaultsConfig(retention_minutes=-1, retention_mb=-1),
+            dispatch=DispatchConfig(**self.dispatch),
+            topic=TopicConfig(ensemble_size=base.ensemble, write_quorum=base.write, ack_quorum=base.ack, **self.topic),
+            cursor=CursorConfig(**self.cursor),
+            pulsar=PulsarConfig(port=PORT, advertised_host=name, **self.pulsar),
+            upkeep=UpkeepConfig(**self.upkeep),
+        )
+
+    def client_options(self) -> ClientOptions:
+        return ClientOptions(**self.client)
+
+    @property
+    def service_url(self) -> str:
+        return "pulsar://" + ",".join(f"broker-{number}:{PORT}" for number in range(self.brokers))
+
+    @property
+    def topic_names(self) -> list[str]:
+        return [f"persistent://public/default/topic-{number}" for number in range(self.topics)]
+
+    def summary(self) -> str:
+        base = self.base
+        return (
+            f"E={base.ensemble} Qw={base.write} Qa={base.ack} bookies={base.bookies} brokers={self.brokers} "
+            f"topics={self.topics} producers={self.producers} subscriptions={','.join(self.subscriptions)} "
+            f"consumers={self.consumers} batching={self.batching} faults={','.join(base.faults) or 'none'}"
+        )
+
+
+def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple[str, ...] = ()) -> TopicOptions:
+    """The options of this seed. What is replaced does not change what else is drawn."""
+    random = seeded(f"{seed}/topic options")
+    base = ledgers.draw(seed)
+    faults = base.faults if random.random() < 0.7 else (*base.faults, "broker")
+    base = dataclasses.replace(base, faults=faults, deletes=False, topics=0, clients=0)
+    options = TopicOptions(
+        base=base,
+        brokers=random.choice((2, 2, 3)),
+        topics=random.choice((1, 1, 2)),
+        producers=random.choice((1, 2)),
+        subscriptions=tuple(sorted(random.sample(SUBSCRIPTIONS, random.choice((1, 1, 2))))),
+        consumers=random.choice((1, 2)),
+        batching=random.random() < 0.4,
+        burst_max=random.choice((1, 2, 4)),
+        think_s=random.choice((0.1, 0.2, 0.4)),
+        rewind=random.choice((0.0, 0.3)),
+        queue_max=random.choice((1, 4, 100)),
+        informed=random.choice((0.2, 0.8)),
+        topic=_draw_topic(random),
+        cursor=_draw_cursor(random),
+        broker={"deduplication_snapshot_entries": random.choice((1, 5, 1_000)), "deduplication_snapshot_s": 1},
+        dispatch=_draw_dispatch(random),
+        pulsar={
+            "keep_alive_interval_ms": random.choice((100, 300)),
+            "liveness_check_timeout_ms": random.choice((50, 200)),
+            "pending_publishes_per_connection_max": random.choice((2, 1_000)),
+        },
+        upkeep={"topic_load_timeout_ms": random.choice((1_000, 4_000)), "close_timeout_ms": 3_000},
+        client=_draw_client(random),
+        send_timeout_s=random.choice((0.5, 2.0, 10.0)),
+    )
+    return _replaced(options, override or {}, without)
+
+
+def _replaced(options: TopicOptions, override: Mapping[str, Any], without: tuple[str, ...]) -> TopicOptions:
+    known = frozenset(field.name for field in dataclasses.fields(TopicOptions))
+    of_base = {name: value for name, value in override.items() if name in _BASE and name not in known}
+    base = dataclasses.replace(options.base, **of_base)
+    base = dataclasses.replace(base, faults=tuple(fault for fault in base.faults if fault not in without))
+    own = {name: value for name, value in override.items() if name not in of_base}
+    return dataclasses.replace(options, base=base, **own)
+
+
+def _draw_topic(random: Random) -> dict[str, Any]:
+    return {
+        "ledger_entries_max": random.choice((3, 10, 1_000)),
+        "ledger_minutes_min": 0,
+        "ledger_retry_ms": 100,
+        "ledger_wait_ms": random.choice((300, 2_000)),
+        "appends_waiting_max": random.choice((4, 1_000)),
+        "tail_cache_bytes_max": random.choice((0, 300, 2**20)),
+        "ledgers_read_max": random.choice((1, 16)),
+        "read_ahead_bytes": random.choice((0, 1_000)),
+    }
+
+
+def _draw_cursor(random: Random) -> dict[str, Any]:
+    return {
+        "mark_delete_interval_ms": random.choice((1, 30, 300)),
+        "store_timeout_ms": random.choice((300, 2_000)),
+        "ranges_in_metadata_max": random.choice((0, 1, 1_000)),
+        "ranges_as_bitmaps": random.random() < 0.5,
+        "ledger_entries_max": random.choice((2, 6, 1_000)),
+    }
+
+
+def _draw_dispatch(random: Random) -> dict[str, Any]:
+    return {
+        "read_entries_max": random.choice((1, 3, 500)),
+        "round_robin_messages_max": random.choice((1, 20)),
+        "read_retry_initial_ms": 20,
+        "read_retry_max_ms": 200,
+        "read_timeout_ms": 500,
+        "failover_delay_ms": random.choice((0, 50)),
+    }
+
+
+def _draw_client(random: Random) -> dict[str, Any]:
+    return {
+        "connect_timeout_s": random.choice((0.1, 0.4)),
+        "request_timeout_s": random.choice((0.5, 2.0)),
+        "open_timeout_s": 3.0,
+        "reconnect_timeout_s": random.choice((1.0, 5.0)),
+        "backoff_first_s": 0.005,
+        "backoff_longest_s": 0.2,
+        "keep_alive_s": random.choice((0.1, 0.3)),
+        "redirects_max": 4,
+    }

@@ -1,0 +1,137 @@
+"""A producer: sends its messages in order, each until it is stored, through all that happens to it.
+
+Life:      it begins with whatever has no receipt yet, or now and then even before, message by message; then it goes on
+           with new ones, in batches if the seed says so. An error, or a moment's wish, and it begins anew.
+Batches:   what was in a batch is repeated message by message. Deduplication knows how far a producer has come and no
+           more: a batch that begins with a repeat and ends with a new message passes for a repeat, as in Pulsar.
+Sequence:  a message's number says which one it is, for ever; so a repeat is known as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+from magnetar.client import MessageId, Producer, ProducerOptions, PulsarClient
+from magnetar.errors import ClosedError, MagnetarError, ServiceNotReadyError
+from magnetar.sim.topics.history import NOT_SAID, Sends
+from magnetar.sim.topics.options import TopicOptions
+from magnetar.sim.topics.watch import TopicWatch
+
+REPEATS_AT_ONCE = 4
+_PAUSE_S = 0.02
+_END = 0.05  # How likely a life ends after a burst.
+
+
+class ProducerApp:
+    def __init__(self, sends: Sends, options: TopicOptions, watch: TopicWatch, random: Random) -> None:
+        self.is_over = False
+        """It sends nothing new, and ends when everything is stored."""
+        self._sends = sends
+        self._options = options
+        self._watch = watch
+        self._random = random
+        self._is_broken = False
+
+    async def run(self, client: PulsarClient) -> None:
+        while not (self.is_over and self._sends.first_open == self._sends.sent):
+            self._is_broken = False
+            try:
+                await self._repeat(client)
+                if not self.is_over:
+                    await self._go_on(client)
+            except (MagnetarError, TimeoutError) as error:
+                self._watch.note(f"{self._sends.producer} begins anew: {type(error).__name__}: {error}")
+                self._watch.counters["producers begun anew"] += 1
+                await asyncio.sleep(_PAUSE_S * (0.5 + self._random.random()))
+
+    # --- what may be there already ------------------------------------------------------------------------------------
+
+    async def _repeat(self, client: PulsarClient) -> None:
+        sends, random = self._sends, self._random
+        first = sends.first_open
+        if random.random() < self._options.rewind:
+            first = max(0, first - random.randint(1, 6))
+        if first == sends.sent:
+            return
+        producer = await self._open(client, first, batching=False)
+        try:
+            for start in range(first, sends.sent, REPEATS_AT_ONCE):
+                end = min(start + REPEATS_AT_ONCE, sends.sent)
+                await self._wait([self._send(producer, number) for number in range(start, end)])
+        finally:
+            await producer.aclose()
+
+    # --- what is new --------------------------------------------------------------------------------------------------
+
+    async def _go_on(self, client: PulsarClient) -> None:
+        options, random = self._options, self._random
+        producer = await self._open(client, self._sends.sent, batching=options.batching)
+        try:
+            waiting: list[asyncio.Future[MessageId]] = []
+            while not self.is_over and random.random() > _END:
+                for _ in range(random.randint(1, options.burst_max)):
+                    await producer.wait_room()
+                    self._check()  # Nothing new behind a message whose fate is unknown.
+                    waiting.append(self._send(producer, self._sends.sent))
+                if random.random() < 0.3:
+                    await self._wait(waiting)
+                    waiting = []
+                self._check()
+                await asyncio.sleep(random.random() * options.think_s)
+            await self._wait(waiting)
+        finally:
+            await producer.aclose()
+
+    async def _open(self, client: PulsarClient, first: int, *, batching: bool) -> Producer:
+        settings = ProducerOptions(
+            name=self._sends.producer,
+            batching=batching,
+            batch_delay_s=0.002,
+            batch_messages_max=3,
+            pending_messages_max=20,
+            send_timeout_s=self._options.send_timeout_s,
+            first_sequence_id=first,
+        )
+        return await client.producer(self._sends.topic, settings)
+
+    def _send(self, producer: Producer, number: int) -> asyncio.Future[MessageId]:
+        sends = self._sends
+        future = producer.send_nowait(sends.payload(number), sequence_id=number)
+        sends.sent = max(sends.sent, number + 1)
+        self._watch.counters["messages sent"] += 1
+        future.add_done_callback(lambda done: self._on_answer(number, done))
+        return future
+
+    def _on_answer(self, number: int, done: asyncio.Future[MessageId]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._on_receipt(number, done.result())
+            return
+        self._is_broken = True
+        assert isinstance(error, MagnetarError), error
+        is_unknown = error.retryable or error.outcome_unknown or isinstance(error, ClosedError)
+        self._watch.counters["sends of unknown outcome" if is_unknown else "sends failed"] += 1
+        if not is_unknown:
+            self._sends.failed.setdefault(number, f"{type(error).__name__}: {error}")
+            self._watch.note(f"{self._sends.producer} {number} failed for good: {error}")
+
+    def _on_receipt(self, number: int, message_id: MessageId) -> None:
+        watch, sends = self._watch, self._sends
+        watch.counters["receipts"] += 1
+        watch.note(f"{sends.producer} {number} is stored: {message_id}")
+        watch.tell("on_receipt", sends, number, message_id)
+        if sends.stored.get(number, NOT_SAID) == NOT_SAID:
+            sends.stored[number] = message_id
+
+    async def _wait(self, waiting: Sequence[asyncio.Future[MessageId]]) -> None:
+        if waiting:
+            await asyncio.wait(waiting)
+        self._check()
+
+    def _check(self) -> None:
+        if self._is_broken:
+            raise ServiceNotReadyError("a message was not stored")

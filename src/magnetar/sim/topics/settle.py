@@ -1,0 +1,197 @@
+"""The second half of a seed: everything is healed, and must end well.
+
+Order:     faults off → one owner for each topic, and everybody knows it → producers get their last receipts, consumers
+           leave → a client that had no part in it reads every topic from its beginning (the audit), and drains every
+           subscription (T5, C7) → clients, brokers and bookies end and leave nothing behind (V5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from magnetar.broker.names import TopicName
+from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.client import EARLIEST, ClientOptions, Consumer, MessageId, PulsarClient
+from magnetar.errors import MagnetarError
+from magnetar.sim.device import Crash
+from magnetar.sim.ledgers.settle import SETTLE_LIMIT_S, bookies_up, end_bookies, wait_exit
+from magnetar.sim.topics.cluster import BrokerNode, TopicCluster
+from magnetar.sim.topics.consuming import acknowledge, open_consumer, plain, received
+from magnetar.sim.topics.history import Audited, Progress
+from magnetar.sim.topics.nemesis import TopicNemesis
+from magnetar.sim.topics.watch import TopicWatch
+from magnetar.sim.topics.workload import TopicWorkload
+
+AUDITOR: Final = "auditor"
+_PATIENT: Final = ClientOptions(
+    connect_timeout_s=1.0, request_timeout_s=10.0, open_timeout_s=30.0, reconnect_timeout_s=30.0, keep_alive_s=2.0
+)
+_TRIES_MAX: Final = 10
+_QUIET_S: Final = 1.5  # Nothing for so long: nothing more will come.
+_READ_LIMIT_S: Final = 15.0
+_FAREWELL_S: Final = 1.0  # For bookies to hear that brokers have gone.
+_QUEUE_MAX: Final = 100
+
+
+async def settle(cluster: TopicCluster, workload: TopicWorkload, nemesis: TopicNemesis, watch: TopicWatch) -> None:
+    watch.note("everything heals")
+    nemesis.stop()
+    await _until(cluster, lambda: bookies_up(cluster), "V1", "bookies that were healed do not come back")
+    everybody = len(cluster.brokers)
+    await _until(cluster, lambda: len(cluster.running_owners()) == everybody, "V2", "brokers do not come back")
+    cluster.board.tell_everybody()
+    if up_enough(cluster):
+        await _end_apps(cluster, workload, watch)
+        await _audit(cluster, watch)
+    else:
+        watch.counters["seeds left open for lack of bookies"] += 1
+    await _end(cluster, watch)
+
+
+def up_enough(cluster: TopicCluster) -> bool:
+    """Topics need E bookies to go on."""
+    return sum(node.bookie is not None for node in cluster.bookies.values()) >= cluster.options.ensemble
+
+
+async def _until(cluster: TopicCluster, condition: Callable[[], bool], invariant: str, what: str) -> bool:
+    end = cluster.world.loop.now + SETTLE_LIMIT_S
+    while not condition():
+        if cluster.world.loop.now >= end:
+            cluster.watch.violated(invariant, f"{what} within {SETTLE_LIMIT_S:g} s")
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+async def _end_apps(cluster: TopicCluster, workload: TopicWorkload, watch: TopicWatch) -> None:
+    """Producers have everything stored, and consumers have left."""
+    for producer in workload.producers:
+        producer.is_over = True
+    for consumer in workload.consumers:
+        consumer.is_over = True
+    for name, node in cluster.apps.items():
+        if await _until(cluster, partial(getattr, node, "is_done"), "V2", f"{name} does not end"):
+            await wait_exit(cluster, name, watch)
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
+
+
+async def _audit(cluster: TopicCluster, watch: TopicWatch) -> None:
+    async def audit(client: PulsarClient) -> None:
+        for topic in cluster.topic_options.topic_names:
+            watch.told.audits[topic] = await _read_patiently(client, topic, watch)
+        watch.tell("at_audit")
+        for progress in watch.told.progress.values():
+            await _drain(client, progress, watch)
+            _check_backlog(cluster, progress, watch)
+
+    node = cluster.add_app(AUDITOR, audit, options=_PATIENT)
+    await _until(cluster, lambda: node.is_done, "V2", "the audit does not end")
+    await wait_exit(cluster, AUDITOR, watch)
+
+
+async def _read_patiently(client: PulsarClient, topic: str, watch: TopicWatch) -> list[Audited]:
+    for tries_left in reversed(range(_TRIES_MAX)):
+        try:
+            return await _read_all(client, topic)
+        except (MagnetarError, TimeoutError) as error:
+            watch.note(f"the audit of {topic} failed: {error}")
+            if not tries_left:
+                watch.violated("V2", f"{topic} cannot be read in a healed world: {error!r}")
+            await asyncio.sleep(0.2)
+    return []
+
+
+async def _read_all(client: PulsarClient, topic: str) -> list[Audited]:
+    reader = await client.reader(topic, EARLIEST)
+    found: list[Audited] = []
+    try:
+        while await reader.has_next():
+            message = await reader.read(_READ_LIMIT_S)
+            found.append(Audited(plain(message.id), message.producer_name, message.sequence_id, message.payload))
+    finally:
+        await reader.aclose()
+    return found
+
+
+async def _drain(client: PulsarClient, progress: Progress, watch: TopicWatch) -> None:
+    """What comes now was not acknowledged for good before; what was not comes now; and then nothing does."""
+    where = f"{progress.topic} {progress.name}:"
+    audit = watch.told.audits[progress.topic]
+    asked = {found.id for found in audit if progress.is_asked(found.id, watch.now)}
+    came = await _receive_all(client, progress, watch)
+    for found in audit:
+        if found.id not in progress.seen:
+            watch.violated("C7", f"{where} {found.payload.decode()} at {found.id} never came")
+        elif found.id not in asked and found.id not in came:
+            watch.violated("T5", f"{where} {found.id} was not acknowledged, and came no more")
+    for message_id in await _receive_all(client, progress, watch):
+        watch.violated("T5", f"{where} {message_id} came though everything was acknowledged")
+
+
+async def _receive_all(client: PulsarClient, progress: Progress, watch: TopicWatch) -> dict[MessageId, None]:
+    """Until nothing comes any more; all of it is acknowledged, with a receipt."""
+    came: dict[MessageId, None] = {}
+    for _ in range(_TRIES_MAX):
+        try:
+            consumer = await open_consumer(client, progress, AUDITOR, _QUEUE_MAX)
+            try:
+                await _receive(consumer, progress, came, watch)
+            finally:
+                await consumer.aclose()
+        except MagnetarError as error:
+            watch.note(f"draining {progress.name} of {progress.topic} failed: {error}")
+        else:
+            return came
+        await asyncio.sleep(0.2)
+    watch.violated("V2", f"{progress.name} of {progress.topic} cannot be drained in a healed world")
+    return came
+
+
+async def _receive(consumer: Consumer, progress: Progress, came: dict[MessageId, None], watch: TopicWatch) -> None:
+    while True:
+        try:
+            message = await consumer.receive(_QUIET_S)
+        except TimeoutError:
+            return
+        if progress.is_confirmed(plain(message.id)):
+            watch.violated("T5", f"{progress.topic} {progress.name}: {message.id} was acknowledged, and came again")
+        received(watch, progress, AUDITOR, message)
+        came[plain(message.id)] = None
+        await acknowledge(watch, progress, consumer, message)
+
+
+def _check_backlog(cluster: TopicCluster, progress: Progress, watch: TopicWatch) -> None:
+    broker = cluster.brokers[cluster.board.owners[progress.topic]].broker
+    topic = broker.service.topics.find(TopicName.parse(progress.topic)) if broker is not None else None
+    if not isinstance(topic, PersistentTopic):
+        watch.violated("V2", f"nobody serves {progress.topic} in a healed world")
+    elif left := topic.subscription(progress.name).cursor.backlog_entries():
+        watch.violated("T5", f"{progress.topic} {progress.name}: a backlog of {left}, and everything is acknowledged")
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def _end(cluster: TopicCluster, watch: TopicWatch) -> None:
+    """Clients have ended by themselves, if they could; then the brokers, then what they stood on."""
+    for name, app in cluster.apps.items():
+        if not app.is_done and cluster.world.process(name) is not None:
+            app.is_done = True
+            cluster.crash(name, Crash.KILL)
+    for name, node in cluster.brokers.items():
+        await _wait_work(node)
+        cluster.stop_broker(name)
+        await wait_exit(cluster, name, watch)
+    await asyncio.sleep(_FAREWELL_S)
+    await end_bookies(cluster, watch)
+
+
+async def _wait_work(node: BrokerNode) -> None:
+    """Loads that the operator asked for: each has its own limit."""
+    if work := [task for task in node.work if not task.done()]:
+        await asyncio.wait(work, timeout=SETTLE_LIMIT_S)

@@ -1,0 +1,70 @@
+"""pytest plugin: a cluster for the session, a namespace for each test. Known to pytest when magnetar is installed.
+
+Cost:      nothing until a test asks for a fixture; then half a second, once.
+xdist:     every worker is a process and gets a cluster of its own, on ports of its own.
+Settings:  `magnetar_bookies = 3` and `magnetar_settings = SECTION.KEY=VALUE …`, one a line, in pytest's configuration.
+Read next: docs/testing.md
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from magnetar.testing.cluster_thread import MagnetarCluster, MagnetarTest
+
+DEFAULT_BOOKIES = "3"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("magnetar_bookies", "bookies of the tests' cluster", default=DEFAULT_BOOKIES)
+    parser.addini("magnetar_settings", "SECTION.KEY=VALUE of magnetar, one a line", type="linelist", default=[])
+
+
+@pytest.fixture(scope="session")
+def magnetar_cluster(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MagnetarCluster]:
+    """The cluster of this session, for fixtures of your own that outlive a test."""
+    from magnetar.testing.cluster_thread import MagnetarCluster  # Only who asks for a cluster pays for the import.
+
+    bookies = int(pytestconfig.getini("magnetar_bookies"))
+    if bookies < 1:
+        raise pytest.UsageError(f"magnetar_bookies is {bookies}: a cluster needs at least one")
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "t")
+    with MagnetarCluster(
+        bookies,
+        directory=tmp_path_factory.mktemp("magnetar"),
+        settings=pytestconfig.getini("magnetar_settings"),
+        label=worker,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def magnetar(magnetar_cluster: MagnetarCluster) -> Iterator[MagnetarTest]:
+    """The cluster as this test sees it: URLs, a namespace, `kill`, `restart`, and waits."""
+    with magnetar_cluster.for_test() as test:
+        yield test
+
+
+@pytest.fixture(scope="session")
+def pulsar_url(magnetar_cluster: MagnetarCluster) -> str:
+    """Where Pulsar clients connect."""
+    return magnetar_cluster.pulsar_url
+
+
+@pytest.fixture(scope="session")
+def admin_url(magnetar_cluster: MagnetarCluster) -> str:
+    """The admin REST API: `{admin_url}/admin/v2/…`."""
+    return magnetar_cluster.admin_url
+
+
+@pytest.fixture
+def pulsar_namespace(magnetar: MagnetarTest) -> str:
+    """TENANT/NAMESPACE of this test."""
+    return magnetar.namespace

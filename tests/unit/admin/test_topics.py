@@ -1,0 +1,178 @@
+"""Topics and partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar.config.broker import BrokerConfig
+from tests.unit.admin.admin_world import TOPIC, V2, admin_world
+
+DEFAULT = f"{V2}/persistent/public/default"
+
+
+async def test_topics_are_created_listed_and_deleted() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", TOPIC)
+        assert (await world.call("PUT", TOPIC)).status == 409
+        assert (await world.get(DEFAULT)).json == ["persistent://public/default/t"]
+        await world.done("DELETE", TOPIC)
+        assert (await world.get(DEFAULT)).json == []
+        assert (await world.call("DELETE", TOPIC)).status == 404
+
+
+async def test_a_name_with_a_slash_or_a_space_in_it_is_taken_as_it_was_encoded() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", f"{DEFAULT}/a+b%26c")
+        assert (await world.get(DEFAULT)).json == ["persistent://public/default/a b&c"]
+        await world.done("PUT", f"{DEFAULT}/a+b%26c/subscription/x%2Fy")
+        assert (await world.get(f"{DEFAULT}/a+b%26c/subscriptions")).json == ["x/y"]
+        await world.done("DELETE", f"{DEFAULT}/a+b%26c/subscription/x%2Fy")
+
+
+async def test_a_topic_that_somebody_uses_is_deleted_only_by_force() -> None:
+    async with admin_world() as world:
+        talker = await world.talker()
+        await talker.subscribe("t")
+        assert (await world.call("DELETE", TOPIC)).status == 412
+        await world.done("DELETE", f"{TOPIC}?force=true")
+        assert (await world.get(DEFAULT)).json == []
+
+
+async def test_a_topic_with_a_subscription_that_nobody_uses_is_deleted_with_it() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", f"{TOPIC}/subscription/s")
+        await world.done("DELETE", TOPIC)
+        await world.done("PUT", TOPIC)
+        assert (await world.get(f"{TOPIC}/subscriptions")).json == []
+
+
+async def test_partitions_are_there_before_anybody_uses_them_and_can_only_become_more() -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}/partitions", 2)
+        assert (await world.get(DEFAULT)).json == [f"persistent://public/default/many-partition-{n}" for n in (0, 1)]
+        assert (await world.get(f"{DEFAULT}/partitioned")).json == ["persistent://public/default/many"]
+        assert (await world.call("PUT", f"{many}/partitions", 2)).status == 409
+        assert (await world.call("POST", f"{many}/partitions", 1)).status == 422
+        await world.done("POST", f"{many}/partitions", 3)
+        assert (await world.get(f"{many}/partitions")).json == {"partitions": 3, "deleted": False}
+        assert (await world.call("DELETE", many)).status == 409
+        await world.done("DELETE", f"{many}/partitions")
+        assert (await world.get(DEFAULT)).json == []
+        assert (await world.get(f"{many}/partitions")).status == 404
+
+
+async def test_subscriptions_are_on_new_partitions_too() -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}/partitions", {"partitions": 1, "properties": {"a": "b"}})
+        await world.done("PUT", f"{many}/subscription/s")
+        await world.done("POST", f"{many}/partitions", 2)
+        assert (await world.get(f"{many}-partition-1/subscriptions")).json == ["s"]
+        assert (await world.get(f"{many}/properties")).json == {"a": "b"}
+
+
+async def test_a_partitioned_topic_that_is_in_use_stays_whole() -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}/partitions", 2)
+        talker = await world.talker()
+        await talker.producer("many-partition-1")
+        assert (await world.call("DELETE", f"{many}/partitions")).status == 412
+        assert (await world.get(f"{many}/partitions")).json == {"partitions": 2, "deleted": False}
+        await world.done("DELETE", f"{many}/partitions?force=true")
+
+
+REFUSED: list[tuple[Any, ...]] = [
+    ("PUT", "t/partitions", 0, 406),
+    ("PUT", "t/partitions", "three", 400),
+    ("PUT", "t-partition-0/partitions", 2, 412),
+    ("PUT", "__change_events", None, 400),
+    ("PUT", "%20", None, 412),
+    ("GET", "t/stats", None, 404),
+    ("GET", "t/partitioned-stats", None, 404),
+    ("POST", "t/partitions", 2, 404),
+    ("DELETE", "t/partitions", None, 404),
+    ("PUT", "t/unload", None, 404),
+    ("POST", "t/terminate", None, 404),
+    ("PUT", "t", {"a": 1}, 400),
+]
+
+
+async def test_what_cannot_be_done_with_a_topic_has_pulsars_status() -> None:
+    async with admin_world() as world:
+        for method, path, body, status in REFUSED:
+            answer = await world.call(method, f"{DEFAULT}/{path}", body)
+            assert (answer.status, bool(answer.reason)) == (status, True), path
+
+
+async def test_a_namespace_may_have_only_so_many_topics() -> None:
+    async with admin_world(broker=BrokerConfig(topics_per_namespace_max=2)) as world:
+        await world.done("PUT", TOPIC)
+        assert (await world.call("PUT", f"{DEFAULT}/many/partitions", 2)).status == 412
+        await world.done("PUT", f"{DEFAULT}/u")
+
+
+async def test_a_terminated_topic_takes_no_more_and_says_where_it_ends() -> None:
+    async with admin_world() as world:
+        await world.publish(3)
+        last = (await world.done("POST", f"{TOPIC}/terminate")).json
+        assert (last["entryId"], last["batchIndex"]) == (2, -1)
+        assert (await world.get(f"{TOPIC}/internalStats")).json["state"] == "Terminated"
+        assert (await world.done("POST", f"{TOPIC}/terminate")).json == last
+
+
+async def test_a_truncated_topic_is_empty_and_goes_on() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", f"{TOPIC}/subscription/s")
+        await world.publish(3)
+        await world.done("DELETE", f"{TOPIC}/truncate")
+        stats = (await world.get(f"{TOPIC}/internalStats")).json
+        assert stats["numberOfEntries"] == 0
+        await world.publish(2, first=10)
+        assert (await world.get(f"{TOPIC}/stats")).json["subscriptions"]["s"]["msgBacklog"] == 2
+
+
+async def test_properties_of_a_topic_come_and_go_and_a_brokers_own_are_not_shown() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", TOPIC, {"a": "1"})
+        await world.done("PUT", f"{TOPIC}/properties", {"b": "2"})
+        await world.done("DELETE", f"{TOPIC}/properties?key=a")
+        assert (await world.get(f"{TOPIC}/properties")).json == {"b": "2"}
+        assert (await world.call("PUT", f"{TOPIC}/properties", {"index": "9"})).status == 412
+
+
+async def test_a_compaction_begins_and_says_how_it_went() -> None:
+    async with admin_world() as world:
+        await world.publish(2)
+        assert (await world.get(f"{TOPIC}/compaction")).json == {"status": "NOT_RUN", "lastError": ""}
+        await world.done("PUT", f"{TOPIC}/compaction")
+        await (await world.world.topic("t")).compaction.wait()
+        assert (await world.get(f"{TOPIC}/compaction")).json["status"] == "SUCCESS"
+        await world.done("POST", f"{TOPIC}/trim")
+
+
+async def test_a_non_persistent_topic_is_there_while_somebody_uses_it() -> None:
+    async with admin_world() as world:
+        fleeting = f"{V2}/non-persistent/public/default"
+        talker = await world.talker()
+        await talker.subscribe("non-persistent://public/default/np", "s")
+        assert (await world.get(fleeting)).json == ["non-persistent://public/default/np"]
+        assert (await world.get(f"{fleeting}/np/subscriptions")).json == ["s"]
+        stats = (await world.get(f"{fleeting}/np/stats")).json
+        assert stats["subscriptions"]["s"]["type"] == "Exclusive"
+        assert (await world.call("PUT", f"{fleeting}/np/subscription/u")).status == 400
+        await world.done("PUT", f"{fleeting}/np/unload")
+        assert (await world.get(fleeting)).json == []
+
+
+async def test_a_lookup_names_the_broker_and_the_bundle() -> None:
+    async with admin_world() as world:
+        found = (await world.get("/lookup/v2/topic/persistent/public/default/t")).json
+        address = world.context.broker.service.address
+        assert (found["brokerUrl"], found["httpUrl"]) == (address.pulsar_url, address.http_url)
+        bundle = await world.get("/lookup/v2/topic/persistent/public/default/t/bundle")
+        assert bundle.body.startswith(b"0x")
+        assert (await world.get("/lookup/v2/topic/persistent/public/default/t?listenerName=x")).status == 412
+        assert (await world.get("/lookup/v2/topic/queue/public/default/t")).status == 412
+        assert (await world.get("/lookup/v2/topic/persistent/public/nothing/t")).status == 404

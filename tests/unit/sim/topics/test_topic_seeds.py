@@ -1,0 +1,51 @@
+"""Whole worlds of topics by seed: nothing is violated in any of them, and together they have met what they are for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from magnetar.sim.ledgers.report import Report
+from magnetar.sim.mutants.hunt import look
+from magnetar.sim.topics.run import MUST_HAPPEN, run_seed
+
+SEEDS = range(1, 9)
+BATCH = 2
+PINNED_FILE = Path(__file__).parents[3] / "sim_topic_seeds.txt"
+PINNED = [int(line.split()[0]) for line in PINNED_FILE.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def findings(report: Report) -> list[str]:
+    return [*map(str, report.violations), *([report.failure] if report.failure else [])]
+
+
+@pytest.fixture(scope="module")
+def met() -> Counter[str]:
+    """What happened in all seeds of this module."""
+    return Counter()
+
+
+@pytest.mark.parametrize("first", SEEDS[::BATCH])
+def test_no_invariant_of_topics_is_violated(first: int, met: Counter[str]) -> None:
+    for seed in range(first, first + BATCH):
+        report = run_seed(seed)
+        assert findings(report) == [], f"python -m magnetar.sim --kind topics --seed {seed}"
+        met.update(report.counters)
+
+
+def test_seeds_of_topics_met_what_they_are_for(met: Counter[str]) -> None:
+    assert [name for name in MUST_HAPPEN if not met[name]] == []
+
+
+@pytest.mark.parametrize("seed", PINNED)
+def test_seed_of_topics_that_once_failed_does_not_fail_again(seed: int) -> None:
+    assert findings(run_seed(seed)) == []
+
+
+@pytest.mark.parametrize(("number", "invariant"), [(34, "T4"), (35, "C2"), (36, "C3")])
+def test_seeds_of_topics_catch_planted_bugs(number: int, invariant: str) -> None:
+    found = look(number, 1, 5)
+    assert found.catch is not None
+    assert invariant in found.catch.invariants
