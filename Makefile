@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 ONLY   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint format test sim sim-mutants fuzz soak interop bench proto docs clean
+.PHONY: help venv bytecode demo lint format test sim sim-mutants fuzz soak interop bench proto docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -16,7 +16,12 @@ $(STAMP): pyproject.toml tools/make_venv.py
 
 venv: $(STAMP)  ## create or refresh .venv
 
-demo: $(STAMP)  ## the product end to end: the server is killed under load, everything is read back
+# Installers compile what they install; this checkout is not installed. Without it every process that the verbs below
+# start compiles all modules again, where Python was told not to write bytecode.
+bytecode: $(STAMP)
+	@$(RUN) -m compileall -q src
+
+demo: bytecode  ## the product end to end: the server is killed under load, everything is read back
 	@$(RUN) -m demo
 
 lint: $(STAMP)  ## ruff, mypy --strict, house rules and import rules
@@ -30,11 +35,11 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(VENV)/bin/ruff check --fix-only --quiet .
 	$(VENV)/bin/ruff format --quiet .
 
-test: $(STAMP)  ## the fast tests: unit, contracts, real processes
+test: bytecode  ## the fast tests: unit, contracts, real processes
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile
 
-sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…]
-	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT))
+sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics]
+	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(KIND),--kind $(KIND))
 
 sim-mutants: $(STAMP)  ## planted bugs: the simulator must catch every one of them
 	$(RUN) -m magnetar.sim.mutants
@@ -42,13 +47,13 @@ sim-mutants: $(STAMP)  ## planted bugs: the simulator must catch every one of th
 fuzz: $(STAMP)  ## mutated input against every decoder [ONLY=target] [SECONDS=20] [SEED=n]
 	$(RUN) -m fuzz $(ONLY) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
-soak: $(STAMP)  ## the long runs, ending in a JSON verdict [ONLY=part] [SEED=n]
+soak: bytecode  ## the long runs, ending in a JSON verdict [ONLY=part] [SEED=n]
 	$(RUN) -m soak $(ONLY) $(if $(SEED),--seed $(SEED))
 
-interop: $(STAMP)  ## against Apache's own servers and classes [ONLY=part]
+interop: bytecode  ## against Apache's own servers and classes [ONLY=part]
 	$(RUN) -m interop $(ONLY)
 
-bench: $(STAMP)  ## measured against peers in the same run [ONLY=part]
+bench: bytecode  ## measured against peers in the same run [ONLY=part]
 	$(RUN) -m bench $(ONLY)
 
 proto: $(STAMP)  ## generate Python from the .proto files

@@ -22,7 +22,7 @@ from starlette.routing import Router
 
 from magnetar.admin.call import Call, Reply
 from magnetar.admin.context import AdminContext
-from magnetar.admin.errors import FAILED, NOT_FOUND, TOO_LARGE, UNAVAILABLE, RestError, status_of
+from magnetar.admin.errors import FAILED, NOT_ALLOWED, NOT_FOUND, TOO_LARGE, UNAVAILABLE, RestError, status_of
 from magnetar.admin.errors import ElsewhereError as Elsewhere
 from magnetar.admin.route import Route
 from magnetar.errors import MagnetarError
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 BODY_BYTES_MAX = 8 * 2**20  # A schema's definition is the largest thing that is sent.
 REQUEST_SECONDS_MAX = 60.0  # Pulsar's clients wait for that long, too.
 _JSON = "application/json"
+_METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
+"""What is answered at all; what a path does not have is refused with a reason."""
 
 GetContext = Callable[[], AdminContext | None]
 
@@ -50,7 +52,7 @@ class AdminApp:
             by_path[route.path][route.method] = route
         self._router = Router(
             [
-                HttpRoute(path, self._endpoint(methods), methods=list(methods))
+                HttpRoute(path, self._endpoint(methods), methods=_METHODS)
                 for path, methods in sorted(by_path.items(), key=lambda item: _precedence(item[0]))
             ],
             default=_not_found,
@@ -68,7 +70,8 @@ class AdminApp:
     def _endpoint(self, methods: dict[str, Route]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             route = methods.get("GET" if request.method == "HEAD" else request.method)
-            assert route is not None, "the router knows the methods"
+            if route is None:
+                return _not_allowed(request.method, sorted(methods))
             try:
                 async with asyncio.timeout(REQUEST_SECONDS_MAX):
                     return await self._answer(route, request)
@@ -129,6 +132,12 @@ def _redirect(request: Request, http_url: str) -> Response:
     query = request.scope.get("query_string", b"").decode("ascii", "replace")
     target = f"{http_url}{request.scope['path']}" + (f"?{query}" if query else "")
     return Response(b"", 307, {"Location": target})
+
+
+def _not_allowed(method: str, allowed: Sequence[str]) -> Response:
+    response = _error(NOT_ALLOWED, f"{method} is nothing that can be done here: {', '.join(allowed)} is")
+    response.headers["Allow"] = ", ".join(allowed)
+    return response
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,7 +19,7 @@ from magnetar.admin.stats.topics import topic_stats
 Stats = Mapping[str, Any]
 Read = Callable[[Stats], float]
 
-_TOPICS_PER_TURN: Final = 50
+_TOPICS_PER_TURN: Final = 20
 _OPTIONS: Final = StatsOptions()
 
 

@@ -88,16 +88,23 @@ class BrokerService:
         partitioned = await self.resources.partitioned_topics.get(topic)
         if partitioned is not None:
             return partitioned.partitions
+        partitions = await self._partitions_if_made(topic)
+        if create and not partitions:  # There or not: it has none.
+            return 0
         if await self.exists(topic):
             return 0
         if not create:
             raise TopicNotFoundError(f"topic {topic} does not exist")
         if not await self.may_auto_create(topic):  # Whoever uses it hears why not.
             return 0
-        partitions = self.policies.auto_topic_creation(topic.namespace).partitions
-        if not partitions or topic.is_partition or topic.is_system or topic.local.endswith(_NOT_PARTITIONED):
-            return 0
         return await self._make_partitioned(topic, partitions)
+
+    async def _partitions_if_made(self, topic: TopicName) -> int:
+        """Of a topic that is made by using it; 0: none."""
+        if topic.is_partition or topic.is_system or topic.local.endswith(_NOT_PARTITIONED):
+            return 0
+        await self.policies.load_namespace(topic.namespace)
+        return self.policies.auto_topic_creation(topic.namespace).partitions
 
     async def _make_partitioned(self, topic: TopicName, partitions: int) -> int:
         try:

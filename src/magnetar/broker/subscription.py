@@ -24,7 +24,12 @@ from magnetar.broker.dispatch.rate import DispatchRate
 from magnetar.broker.dispatch.snapshot import Departed, snapshot
 from magnetar.broker.dispatch.statistics import SubscriptionStatistics
 from magnetar.config.dispatch import DispatchConfig
-from magnetar.errors import ConsumerBusyError, NotAllowedError, SubscriptionFencedError
+from magnetar.errors import (
+    ConsumerBusyError,
+    InvalidCursorPositionError,
+    NotAllowedError,
+    SubscriptionFencedError,
+)
 from magnetar.runtime.entropy import Entropy
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
@@ -159,6 +164,7 @@ class Subscription:
         """Whole entries, one by one. Of a consumer that has left they are ignored: the subscription may have been reset
         since."""
         if positions and consumer.is_connected and self._dispatcher is not None:
+            self._require_known(max(positions))
             self._dispatcher.acknowledge(consumer, positions)
             self._acknowledged(consumer)
 
@@ -167,6 +173,7 @@ class Subscription:
     ) -> None:
         """Some messages of one entry. `still_unacked`: 64-bit words as on the wire; `batch_size` 0: not known."""
         if consumer.is_connected and self._dispatcher is not None:
+            self._require_known(position)
             self._dispatcher.acknowledge_batch(consumer, position, still_unacked, batch_size)
             self._acknowledged(consumer)
 
@@ -181,8 +188,17 @@ class Subscription:
         if consumer.read_compacted and not self.cursor.is_durable and not self._has_ledger(position):
             return  # Only the compacted view has it; the cursor would jump over the rest of that.
         if consumer.is_connected and self._dispatcher is not None:
+            self._require_known(position)
             self._dispatcher.acknowledge_to(consumer, position, still_unacked, batch_size)
             self._acknowledged(consumer)
+
+    def _require_known(self, position: Position) -> None:
+        """A broker that lost the topic and has not noticed must not confirm what it has never heard of."""
+        last = self._context.source.last_confirmed
+        if position > last:
+            raise InvalidCursorPositionError(
+                f"subscription {self.name}: {position} is behind {last}, the last message here: look the topic up again"
+            )
 
     def _has_ledger(self, position: Position) -> bool:
         return self._context.source.chain.contains(position)

@@ -20,10 +20,10 @@ from magnetar.runtime.collector import importing
 
 COMMANDS = {
     "standalone": ("magnetar.cli.standalone", "Run a broker, a bookie and their metadata in one process."),
-    "produce": ("magnetar.cli.produce", "Publish messages: lines of standard input, or of the command line."),
+    "produce": ("magnetar.cli.produce", "Publish lines of standard input, or arguments."),
     "consume": ("magnetar.cli.consume", "Take messages from a subscription, and print them."),
     "read": ("magnetar.cli.read", "Print what is in a topic."),
-    "explain": ("magnetar.cli.explain", "Say what holds delivery on a subscription, and what keeps a message."),
+    "explain": ("magnetar.cli.explain", "Say what holds delivery, and what keeps a message."),
     "topics": ("magnetar.cli.topics", "List, make, look at and delete topics."),
     "subscriptions": ("magnetar.cli.subscriptions", "List, make, move and delete subscriptions."),
     "namespaces": ("magnetar.cli.namespaces", "List, make and delete namespaces, and set their policies."),

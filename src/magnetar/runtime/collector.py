@@ -1,6 +1,6 @@
 """When Python's cycle collector works: not while modules are imported, and in a server seldom.
 
-Importing: makes hundreds of thousands of objects that all stay; walking them again and again would be a quarter of the
+Importing: makes nearly a hundred thousand objects that all stay; walking them again and again would be a quarter of the
            time until a server is ready.
 Serving:   the objects of a request form few cycles and mostly go by themselves. Young ones are looked at less often
            than Python does by default, and what was there at the start never: each look stops everything else.

@@ -65,7 +65,7 @@ def _run_batch(chosen: argparse.Namespace, kinds: Sequence[str], without: tuple[
         if time.monotonic() - said >= _PROGRESS_S:
             said = time.monotonic()
             done, failed = (sum(map(count, totals.values())) for count in (_done, _failed))
-            _say(f"… {done} seeds, {failed} failed, up to {kind} seed {report.seed}")
+            _say(f"… {done} seeds, {failed} failed, up to {kind} seed {report.seed}", to=sys.stderr)
     for each in totals.values():
         each.wall_s = time.monotonic() - began
     return totals

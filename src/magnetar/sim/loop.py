@@ -206,6 +206,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         future = SimFuture(loop=self)
         self._births += 1
         future.birth = self._births
+        future.process = self.current()
         return future
 
     def create_task(
@@ -330,8 +331,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._failure.__cause__ = error
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if self._is_over:
-            return
+        owner = getattr(context.get("future"), "process", None)
+        if self._is_over or (owner is not None and not owner.is_alive):
+            return  # Whoever would have looked at the error is dead.
         if self._handler is not None:
             self._handler(self, context)
             return

@@ -64,6 +64,8 @@ class SimHandle(asyncio.TimerHandle):
 
 class SimFuture(asyncio.Future[Any]):
     birth = 0
+    process: Process | None = None
+    """Who made it, and would look at its error."""
 
     def __hash__(self) -> int:
         return self.birth

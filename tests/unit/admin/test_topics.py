@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from magnetar.broker.service import Found
 from magnetar.config.broker import BrokerConfig
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
 
@@ -164,6 +167,18 @@ async def test_a_non_persistent_topic_is_there_while_somebody_uses_it() -> None:
         assert (await world.call("PUT", f"{fleeting}/np/subscription/u")).status == 400
         await world.done("PUT", f"{fleeting}/np/unload")
         assert (await world.get(fleeting)).json == []
+
+
+async def test_a_topic_that_another_broker_serves_is_asked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_world() as world:
+
+        async def elsewhere(*_: object) -> Found:
+            return Found("pulsar://other:6650", "http://other:8080", is_owner=False)
+
+        monkeypatch.setattr(world.context.broker.service, "look_up", elsewhere)
+        answer = await world.get(f"{TOPIC}/stats?getPreciseBacklog=true")
+        assert answer.status == 307
+        assert answer.headers["location"] == f"http://other:8080{TOPIC}/stats?getPreciseBacklog=true"
 
 
 async def test_a_lookup_names_the_broker_and_the_bundle() -> None:

@@ -322,7 +322,7 @@ def test_messages_that_wait_for_their_batch_fail_with_those_before_them() -> Non
         broker.answers[BaseCommand.SEND] = lambda _link, _frame: b""
         first = producer.send_nowait(b"first")
         flushing = asyncio.create_task(producer.flush())
-        await until(lambda: broker.count(BaseCommand.SEND) == 1)
+        await until(lambda: broker.count(BaseCommand.SEND) == 1, "the first message does not arrive")
         second = producer.send_nowait(b"second")
         for sent in (first, second):
             with pytest.raises(BrokerTimeoutError):
@@ -340,10 +340,10 @@ def test_a_producer_that_is_closed_while_the_broker_makes_it_is_closed_there_too
     async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
         broker.answers[BaseCommand.PRODUCER] = lambda _link, _frame: b""
         opening = asyncio.create_task(client.producer("t", SINGLE))
-        await until(lambda: broker.count(BaseCommand.PRODUCER) == 1)
+        await until(lambda: broker.count(BaseCommand.PRODUCER) == 1, "no producer is asked for")
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
-        await until(lambda: broker.count(BaseCommand.CLOSE_PRODUCER) == 1)
+        await until(lambda: broker.count(BaseCommand.CLOSE_PRODUCER) == 1, "it is not closed")
         made, closed = broker.commands(BaseCommand.PRODUCER)[0], broker.commands(BaseCommand.CLOSE_PRODUCER)[0]
         assert closed.close_producer.producer_id == made.producer.producer_id
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 import pytest
 
-from magnetar.errors import CursorExistsError, CursorMissingError, NoSuchLedgerError, WriterFailedError
+from magnetar.errors import CursorExistsError, CursorMissingError, MagnetarError, NoSuchLedgerError, WriterFailedError
 from magnetar.topic.cursor_home import CursorHome
 from magnetar.topic.cursor_info import NO_LEDGER
 from magnetar.topic.cursors import Cursors
@@ -247,3 +250,35 @@ async def test_old_ledgers_that_are_gone_already_do_no_harm() -> None:
     with pytest.raises(NoSuchLedgerError):
         await world.owner().client.open(100)
     assert acked_positions(world.chain, cursor) == set(run_of(1, range(7)))
+
+
+async def test_a_cursor_that_its_old_owner_moves_while_it_is_opened_is_found_where_it_is_then() -> None:
+    """The old owner closes: it writes the state into the node, and deletes the ledger that the new one is about to
+    read."""
+    world, cursors = await started(10)
+    old = await cursors.create("sub", EARLIEST)
+    for entry_id in range(3):  # The first is stored in the node, the others in a ledger.
+        old.acknowledge(run_of(1, [entry_id]))
+        await old.flush()
+    steps = Steps()
+    take = steps.take
+
+    async def closed_before_the_ledger_is_opened(name: str, do: Any, *, refusal: MagnetarError) -> Any:
+        if name == "ledger open":
+            await cursors.aclose()
+        return await take(name, do, refusal=refusal)
+
+    steps.take = closed_before_the_ledger_is_opened  # type: ignore[method-assign]
+    new = (await world.open(steps)).get("sub")
+    assert new is not None
+    assert new.mark_delete == Position(1, 2)
+    new.acknowledge(run_of(1, [3]))
+    await new.flush()
+    assert world.fenced == []
+
+
+async def test_a_topic_that_was_just_made_has_no_cursors_and_nobody_is_asked() -> None:
+    world = CursorWorld(0)
+    parts = replace(world.owner(), store=cast("Any", None))
+    cursors = await Cursors.open(TOPIC, world.chain, parts, on_fenced=world.fenced.append, is_new=True)
+    assert len(cursors) == 0

@@ -28,6 +28,13 @@ async def test_old_owner_is_fenced_and_told_once_another_has_opened_the_topic() 
         assert [text_of(entry) for entry in await read_all(new)] == ["m0", "m1", "m2", "m3", "m4", "m100", "m101"]
 
 
+async def test_only_the_owner_that_made_the_topic_finds_it_new() -> None:
+    async with log_world() as world:
+        first, _ = await world.open()
+        second, _ = await world.open()
+        assert (first.is_new, second.is_new) == (True, False)
+
+
 async def test_old_owner_refuses_everything_once_it_is_fenced() -> None:
     async with log_world() as world:
         old, heard = await world.open()

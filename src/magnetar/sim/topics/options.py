@@ -158,11 +158,11 @@ def _draw_topic(random: Random) -> dict[str, Any]:
 
 def _draw_cursor(random: Random) -> dict[str, Any]:
     return {
-        "mark_delete_interval_ms": random.choice((1, 30, 300)),
+        "mark_delete_interval_ms": random.choice((5, 50, 300)),
         "store_timeout_ms": random.choice((300, 2_000)),
         "ranges_in_metadata_max": random.choice((0, 1, 1_000)),
         "ranges_as_bitmaps": random.random() < 0.5,
-        "ledger_entries_max": random.choice((2, 6, 1_000)),
+        "ledger_entries_max": random.choice((4, 12, 1_000)),
     }
 
 

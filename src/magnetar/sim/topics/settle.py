@@ -1,8 +1,9 @@
 """The second half of a seed: everything is healed, and must end well.
 
 Order:     faults off → one owner for each topic, and everybody knows it → producers get their last receipts, consumers
-           leave → a client that had no part in it reads every topic from its beginning (the audit), and drains every
-           subscription (T5, C7) → clients, brokers and bookies end and leave nothing behind (V5).
+           leave → topics are loaded anew → a client that had no part in it reads every topic from its beginning (the
+           audit), and drains every subscription (T5, C7) → clients, brokers and bookies end and leave nothing behind
+           (V5).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from magnetar.broker.broker import Broker
 from magnetar.broker.names import TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.client import EARLIEST, ClientOptions, Consumer, MessageId, PulsarClient
@@ -30,7 +32,8 @@ _PATIENT: Final = ClientOptions(
     connect_timeout_s=1.0, request_timeout_s=10.0, open_timeout_s=30.0, reconnect_timeout_s=30.0, keep_alive_s=2.0
 )
 _TRIES_MAX: Final = 10
-_QUIET_S: Final = 1.5  # Nothing for so long: nothing more will come.
+_QUIET_S: Final = 0.4  # Nothing for so long: nothing more will come …
+_QUIET_MAX: Final = 20  # … unless something is missing; then so many times.
 _READ_LIMIT_S: Final = 15.0
 _FAREWELL_S: Final = 1.0  # For bookies to hear that brokers have gone.
 _QUEUE_MAX: Final = 100
@@ -45,6 +48,7 @@ async def settle(cluster: TopicCluster, workload: TopicWorkload, nemesis: TopicN
     cluster.board.tell_everybody()
     if up_enough(cluster):
         await _end_apps(cluster, workload, watch)
+        await _unload_all(cluster)
         await _audit(cluster, watch)
     else:
         watch.counters["seeds left open for lack of bookies"] += 1
@@ -75,6 +79,19 @@ async def _end_apps(cluster: TopicCluster, workload: TopicWorkload, watch: Topic
     for name, node in cluster.apps.items():
         if await _until(cluster, partial(getattr, node, "is_done"), "V2", f"{name} does not end"):
             await wait_exit(cluster, name, watch)
+
+
+async def _unload_all(cluster: TopicCluster) -> None:
+    """A broker whose topic another one took by mistake does not know it before it writes, and serves old news."""
+    for node in cluster.brokers.values():
+        if node.broker is not None:
+            cluster.spawn(node, _unload(node.broker), f"{node.name} unloads all")
+        await _wait_work(node)
+
+
+async def _unload(broker: Broker) -> None:
+    for topic in broker.service.topics.loaded():
+        await broker.service.topics.unload(topic.name)
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------
@@ -123,24 +140,27 @@ async def _drain(client: PulsarClient, progress: Progress, watch: TopicWatch) ->
     where = f"{progress.topic} {progress.name}:"
     audit = watch.told.audits[progress.topic]
     asked = {found.id for found in audit if progress.is_asked(found.id, watch.now)}
-    came = await _receive_all(client, progress, watch)
+    missing = {found.id: None for found in audit if found.id not in asked or found.id not in progress.seen}
+    came = await _receive_all(client, progress, watch, missing)
     for found in audit:
         if found.id not in progress.seen:
             watch.violated("C7", f"{where} {found.payload.decode()} at {found.id} never came")
         elif found.id not in asked and found.id not in came:
             watch.violated("T5", f"{where} {found.id} was not acknowledged, and came no more")
-    for message_id in await _receive_all(client, progress, watch):
+    for message_id in await _receive_all(client, progress, watch, {}):
         watch.violated("T5", f"{where} {message_id} came though everything was acknowledged")
 
 
-async def _receive_all(client: PulsarClient, progress: Progress, watch: TopicWatch) -> dict[MessageId, None]:
-    """Until nothing comes any more; all of it is acknowledged, with a receipt."""
+async def _receive_all(
+    client: PulsarClient, progress: Progress, watch: TopicWatch, missing: dict[MessageId, None]
+) -> dict[MessageId, None]:
+    """Until nothing comes any more; all of it is acknowledged, with a receipt. `missing` is what has to come."""
     came: dict[MessageId, None] = {}
     for _ in range(_TRIES_MAX):
         try:
             consumer = await open_consumer(client, progress, AUDITOR, _QUEUE_MAX)
             try:
-                await _receive(consumer, progress, came, watch)
+                await _receive(consumer, progress, came, missing, watch)
             finally:
                 await consumer.aclose()
         except MagnetarError as error:
@@ -152,16 +172,26 @@ async def _receive_all(client: PulsarClient, progress: Progress, watch: TopicWat
     return came
 
 
-async def _receive(consumer: Consumer, progress: Progress, came: dict[MessageId, None], watch: TopicWatch) -> None:
-    while True:
+async def _receive(
+    consumer: Consumer,
+    progress: Progress,
+    came: dict[MessageId, None],
+    missing: dict[MessageId, None],
+    watch: TopicWatch,
+) -> None:
+    quiet = 0
+    while quiet < (_QUIET_MAX if missing else 1):
         try:
             message = await consumer.receive(_QUIET_S)
         except TimeoutError:
-            return
-        if progress.is_confirmed(plain(message.id)):
+            quiet += 1
+            continue
+        message_id = plain(message.id)
+        if progress.is_confirmed(message_id):
             watch.violated("T5", f"{progress.topic} {progress.name}: {message.id} was acknowledged, and came again")
         received(watch, progress, AUDITOR, message)
-        came[plain(message.id)] = None
+        came[message_id] = None
+        missing.pop(message_id, None)
         await acknowledge(watch, progress, consumer, message)
 
 

@@ -81,6 +81,10 @@ class TopicWatch(Watch):
         for name in _EVENTS:
             self._hears[name] = self._who_hears_of_topics(name)
 
+    def look_at_disks(self) -> None:
+        if self.hears("on_stored"):
+            super().look_at_disks()
+
     def _who_hears_of_topics(self, event: str) -> list[Callable[..., None]]:
         return [
             getattr(invariant, event)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -230,9 +231,9 @@ def test_a_name_that_is_no_topic_is_refused(client: pulsar.Client, name: str) ->
         client.create_producer(name, send_timeout_millis=3000)
 
 
-def test_a_terminated_topic_takes_no_more_and_is_read_to_its_end(
-    client: pulsar.Client, server: Server, topic: str
-) -> None:
+def test_a_terminated_topic_takes_no_more_and_is_read_to_its_end(server: Server, topic: str) -> None:
+    """With a client of its own: the C++ client closes its connection when it is told of the end of a topic."""
+    client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     producer.send(b"last")
@@ -240,6 +241,8 @@ def test_a_terminated_topic_takes_no_more_and_is_read_to_its_end(
     with pytest.raises(pulsar.PulsarException):
         producer.send(b"more")
     assert texts(consumer, 1) == ["last"]
+    with contextlib.suppress(pulsar.AlreadyClosed):  # As it has, then.
+        client.close()
 
 
 # --- deduplication ----------------------------------------------------------------------------------------------------

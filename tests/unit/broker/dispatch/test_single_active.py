@@ -7,7 +7,7 @@ import pytest
 from magnetar.broker.consumer import KeySharedSettings
 from magnetar.broker.dispatch.failover import choose_active
 from magnetar.broker.dispatch.hashing import hash_of_entry
-from magnetar.errors import ConsumerBusyError
+from magnetar.errors import ConsumerBusyError, InvalidCursorPositionError
 from magnetar.topic.position import EARLIEST
 from tests.unit.bookie.virtual_loop import run
 from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, Inbox, Topic, World, message, settle
@@ -268,5 +268,22 @@ def test_a_compacted_read_has_also_what_the_topic_has_no_longer() -> None:
         assert world.backlog == 7
         consumer.ack_to(11)
         assert world.backlog == 0
+
+    run(scene())
+
+
+def test_what_is_behind_the_last_message_cannot_be_acknowledged() -> None:
+    """The consumer has it from another broker, which took the topic over: to confirm it here would be a lie."""
+
+    async def scene() -> None:
+        world = World()
+        consumer = world.connect("c", EXCLUSIVE)
+        world.publish(3)
+        await settle()
+        with pytest.raises(InvalidCursorPositionError, match="look the topic up again"):
+            consumer.ack(3)
+        with pytest.raises(InvalidCursorPositionError):
+            consumer.ack_to(99)
+        consumer.ack_to(2)
 
     run(scene())

@@ -311,3 +311,18 @@ async def test_a_publish_rate_holds_the_connection_until_it_is_kept_again() -> N
         talker.publish(1, 60, b"x")
         await talker.answer(BaseCommand.SEND_RECEIPT)
         assert asyncio.get_running_loop().time() - began > 0.15  # 61 messages at 50 a second, the first second free.
+
+
+async def test_a_backlog_beyond_its_quota_refuses_new_producers_at_once_and_lets_them_in_when_it_is_gone() -> None:
+    defaults = TopicDefaultsConfig(backlog_quota_bytes=1_000, backlog_quota_policy="producer_exception")
+    async with broker_world(defaults=defaults) as world:
+        talker = await world.talker()
+        await talker.subscribe("t")
+        await talker.producer("t", 1)
+        await talker.published(1, 0, bytes(2_000))
+        refused = (await talker.producer("t", 2)).error
+        assert refused.error == ServerError.ProducerBlockedQuotaExceededException
+        assert "quota" in refused.message
+        topic = await world.topic("t")
+        await topic.subscriptions["s"].clear_backlog()
+        assert (await talker.producer("t", 3)).type == BaseCommand.PRODUCER_SUCCESS

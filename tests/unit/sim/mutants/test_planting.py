@@ -29,8 +29,8 @@ def counter() -> object:
     return inner
 
 
-def test_every_planted_bug_of_ledgers_and_bookies_is_registered() -> None:
-    assert sorted(MUTANTS) == [*range(1, 28), 40]
+def test_every_planted_bug_is_registered() -> None:
+    assert sorted(MUTANTS) == [*range(1, 28), 34, 35, 36, 40]
     assert sorted(SCENES) == [16, 17, 18, 19, 20, 21]
 
 

@@ -9,7 +9,7 @@ import sys
 from magnetar.sim.topics.options import FAULTS, draw
 from magnetar.sim.topics.run import run_seed
 
-SHORT = {"duration_s": 0.7}
+SHORT = {"duration_s": 0.4, "topics": 1}
 
 
 def traced(seed: int) -> tuple[list[str], int]:
@@ -33,8 +33,8 @@ crc = 0
 def keep(line):
     global crc
     crc = zlib.crc32(line.encode(), crc)
-for seed in (11, 12):
-    report = run_seed(seed, {"duration_s": 0.7, "faults": tuple(FAULTS)}, trace=keep)
+for seed in (11,):
+    report = run_seed(seed, {"duration_s": 0.5, "faults": tuple(FAULTS)}, trace=keep)
     print(seed, report.digest, report.events, report.virtual_s, crc, sorted(report.counters.items()))
 """
 

@@ -11,7 +11,7 @@ from magnetar.sim.ledgers.report import Report
 from magnetar.sim.mutants.hunt import look
 from magnetar.sim.topics.run import MUST_HAPPEN, run_seed
 
-SEEDS = range(1, 9)
+SEEDS = range(1, 5)
 BATCH = 2
 PINNED_FILE = Path(__file__).parents[3] / "sim_topic_seeds.txt"
 PINNED = [int(line.split()[0]) for line in PINNED_FILE.read_text().splitlines() if line and not line.startswith("#")]
