@@ -1,7 +1,8 @@
 """A broker in the foreground, with or without a bookie beside it: what `standalone` and `broker` have in common.
 
 Start:     metadata → bookie, if it is ours → ledger client → HTTP port → broker; then one JSON line on stdout.
-End:       in the opposite order, at the first signal; a bookie that fails ends the process, too.
+End:       in the opposite order, at the first signal; a bookie that fails ends the process, too. Then nobody waits for
+           what topics would still store: it takes nothing more, and the next start recovers them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from magnetar.admin.server import AdminServer
 from magnetar.bookie.bookie import Bookie
@@ -30,6 +32,11 @@ from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
 
+log = logging.getLogger(__name__)
+
+_HURRIED_STEP_S: Final = 1.0  # Enough to tell clients, and to close what does not need the bookie.
+_HURRIED_STEPS_MAX: Final = 8  # More than a broker has parts that may wait.
+
 
 async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
     """Until it fails, or is cancelled."""
@@ -45,7 +52,7 @@ async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
         admin = AdminServer(metrics, health, runtime)
         bound_http_port = await _open_http(config, http_port, admin, closing)
         broker = await Broker.open(config, runtime, store, client, metrics, http_port=bound_http_port)
-        closing.push_async_callback(_shielded(broker.aclose))
+        closing.push_async_callback(_shielded(lambda: _close_broker(broker.aclose, bookie)))
         health.broker = broker
         admin.attach(broker)
         closing.push_async_callback(admin.aclose)  # First of all: requests need the broker.
@@ -96,6 +103,26 @@ def _shielded(close: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Co
         await asyncio.shield(close())
 
     return closing
+
+
+async def _close_broker(close: Callable[[], Coroutine[Any, Any, None]], bookie: Bookie | None) -> None:
+    if bookie is None or bookie.health().is_healthy:
+        await close()
+        return
+    log.warning("the broker closes without storing what its topics know: its bookie has failed")
+    await close_hurriedly(close)
+
+
+async def close_hurriedly(close: Callable[[], Coroutine[Any, Any, None]], step_s: float = _HURRIED_STEP_S) -> None:
+    """Interrupts each part that takes longer than a step, whereupon the parts behind it are closed."""
+    closing = asyncio.ensure_future(close())
+    for _ in range(_HURRIED_STEPS_MAX):
+        done, _running = await asyncio.wait([closing], timeout=step_s)
+        if done:
+            break
+        closing.cancel()
+    if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
+        log.warning("the broker was not closed in order", extra={"why": str(error)})
 
 
 def _print_ready(broker: Broker, bookie: Bookie | None, http_port: int) -> None:

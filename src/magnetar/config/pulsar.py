@@ -100,6 +100,14 @@ class PulsarConfig:
         at_most=1_000_000,
         pulsar="maxPendingPublishRequestsPerConnection",
     )
+    # One write of a cursor answers all that wait: a client that acknowledges faster than disks write is slowed down.
+    pending_receipts_per_connection_max: int = knob(
+        10_000,
+        "Acknowledgements of one connection that wait for their receipt, which comes when the cursor's write is "
+        "durable; then it is not read.",
+        at_least=1,
+        at_most=1_000_000,
+    )
     publish_memory_bytes_max: int = knob(
         256 * 2**20,
         "Bytes of all entries that are not durable yet; then connections that publish are not read.",

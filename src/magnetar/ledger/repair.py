@@ -6,7 +6,8 @@ Order:     empty seats are connected again → replacements for failed ones are 
 Limit:     so many changes in so long, then the writer fails: a writer that chases dead bookies hurts everybody.
 Delay:     if set, a failed bookie is only remembered while every write set reaches its ack quorum without it.
 Nobody:    without a replacement the failed ones themselves are tried again, with longer and longer pauses. If the ack
-           quorum cannot be reached without them, that ends after `replacement_wait_ms`.
+           quorum cannot be reached without them, that ends after `replacement_wait_ms`. A bookie that can be
+           reached may refuse again: the pauses go on growing until one has taken an entry, and few of them are logged.
 Read next: write_engine.py, ensemble_change.py
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_FIRST_S: Final = 0.05
-_RETRY_LONGEST_S: Final = 1.0
+_RETRY_LONGEST_S: Final = 2.0
+_RETRIES_FORGOTTEN_S: Final = 10.0  # A shortage after so long without a try is another one.
+_WARNING_INTERVAL_S: Final = 10.0  # Of one writer: thousands may be short of bookies at once, for hours.
 
 
 class Repair:
@@ -51,6 +55,7 @@ class Repair:
         self._change_times: deque[float] = deque()
         self._short_since: float | None = None  # Since when replacements are missing.
         self._retries: Backoff | None = None  # Made when it is first needed: few writers ever do.
+        self._tried_at = self._warned_at = -math.inf
         self.changes = 0
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -99,7 +104,9 @@ class Repair:
             failure.__cause__ = error
             self._end_with(failure)
         else:
-            self.revived()
+            self._short_since = None
+            if not any(seat.error is not None or seat.is_on_trial for seat in self._engine.seats):
+                self.revived()
             self._task = None
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
@@ -222,22 +229,32 @@ class Repair:
         now = self._loop.time()
         if self._short_since is None:
             self._short_since = now
-            log.warning(
-                "failed bookies cannot be replaced yet", extra={"ledger_id": engine.ledger_id, "why": str(shortage)}
-            )
+            self._warn_of(shortage, now)
         failed = self._failed()
         can_go_on = engine.pending.can_go_on_without([seat.position for seat in failed])
         if not can_go_on and now - self._short_since >= engine.config.replacement_wait_ms / 1000:
             raise shortage
-        if self._retries is None:
-            self._retries = Backoff(self._random, _RETRY_FIRST_S, _RETRY_LONGEST_S)
-        await asyncio.sleep(self._retries.next_s())
+        await self._pause(now)
         found = await self._channels([seat.bookie_id for seat in failed])
         for seat, channel in zip(failed, found, strict=True):
             if not isinstance(channel, MagnetarError):
                 engine.pending.forget([seat.position])  # It gets everything again; what it had may be lost with it.
                 engine.seat(seat, channel)
                 seat.is_on_trial = True
+
+    def _warn_of(self, shortage: NotEnoughBookiesError, now: float) -> None:
+        if now - self._warned_at >= _WARNING_INTERVAL_S:
+            self._warned_at = now
+            log.warning(
+                "failed bookies cannot be replaced yet",
+                extra={"ledger_id": self._engine.ledger_id, "why": str(shortage)},
+            )
+
+    async def _pause(self, now: float) -> None:
+        if self._retries is None or now - self._tried_at >= _RETRIES_FORGOTTEN_S:
+            self._retries = Backoff(self._random, _RETRY_FIRST_S, _RETRY_LONGEST_S)
+        await asyncio.sleep(self._retries.next_s())
+        self._tried_at = self._loop.time()
 
     async def _channels(self, bookie_ids: Sequence[BookieId]) -> list[Channel | MagnetarError]:
         """A channel that hears for this ledger, or why there is none, for each. All are asked for at once."""

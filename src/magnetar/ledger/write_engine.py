@@ -310,7 +310,8 @@ class WriteEngine(Generic[Token]):
     def fail_seat(self, seat: Seat, error: MagnetarError) -> None:
         if seat.error is not None or self.error is not None:
             return
-        log.warning(
+        log.log(
+            logging.DEBUG if seat.is_on_trial else logging.WARNING,  # On trial: that it had failed was said.
             "a bookie of the ensemble failed",
             extra={"ledger_id": self.ledger_id, "bookie_id": seat.bookie_id, "why": str(error)},
         )

@@ -2,7 +2,8 @@
 
 Header:    the broker's own (index and time) is stripped, unless the client speaks version 18, asked for it by its
            feature flag, and our setting allows it.
-Receipts:  acknowledgements that want one are answered after the cursor's write; one write serves all that wait.
+Receipts:  acknowledgements that want one are answered after the cursor's write; one write serves all that wait. When
+           too many wait, the connection is held.
 Read next: subscribe.py, ack.py; broker/consumer.py
 """
 
@@ -124,6 +125,7 @@ class ConsumerHandle:
     def send_receipt(self, request_id: int) -> None:
         """When what was acknowledged until now is durable."""
         self._waiting_receipts.append(request_id)
+        self.session.on_receipt_awaited()
         if not self._is_flushing:
             self._is_flushing = True
             self.session.serve(self._flush(), request_id)
@@ -140,8 +142,10 @@ class ConsumerHandle:
         consumer_id, connection = self.consumer_id, self.session.connection
         try:
             await self.subscription.flush()
-        except MagnetarError as error:
+        except (MagnetarError, TimeoutError) as error:  # Each is answered: who waits behind them is served, too.
             code, why = code_of(error), message_of(error)
             connection.send(*[encode_ack_error(consumer_id, request_id, code, why) for request_id in waiting])
         else:
             connection.send(*[encode_ack_response(consumer_id, request_id) for request_id in waiting])
+        finally:
+            self.session.on_receipts_sent(len(waiting))

@@ -2,7 +2,8 @@
 
 Requests:  one that must wait is a task of the session (`serve`), which answers or refuses it; all end with the
            connection. Requests that are answered at once have no task.
-Holding:   by reason, each once: too much of it unpublished, the broker's publish memory, a topic without room, a rate.
+Holding:   by reason, each once: too much of it unpublished, too many receipts of acknowledgements outstanding, the
+           broker's publish memory, a topic without room, a rate.
 Sink:      receipts and refusals of published messages go out here (broker/producer.py).
 Read next: dispatcher.py, send.py, consumer.py
 """
@@ -62,6 +63,7 @@ class Session:
         """What is being made: ("producer" or "consumer", its id) → the task that does it."""
         self.closed_producers: OrderedDict[int, None] = OrderedDict()
         self.pending_publishes = 0
+        self.pending_receipts = 0
         self.loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._brief: dict[asyncio.Task[None], None] = {}
@@ -151,6 +153,19 @@ class Session:
         if reason in self._held:
             del self._held[reason]
             self.connection.release()
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    def on_receipt_awaited(self) -> None:
+        """An acknowledgement will be answered when the cursor's write is durable."""
+        self.pending_receipts += 1
+        if self.pending_receipts >= self.config.pending_receipts_per_connection_max:
+            self.hold("receipts")
+
+    def on_receipts_sent(self, count: int) -> None:
+        self.pending_receipts -= count
+        if self.pending_receipts <= self.config.pending_receipts_per_connection_max // 2:
+            self.let_go("receipts")
 
     # --- producers ----------------------------------------------------------------------------------------------------
 
