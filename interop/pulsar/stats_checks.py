@@ -150,9 +150,19 @@ def _keys(objects: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({key for each in objects for key in each})
 
 
+async def _use_rarely(p: Pulsar, topic: str) -> None:
+    """Pulsar has series of compaction and of deleted schemas once there was one."""
+    await p.admin("topics", "compact", topic)
+    await p.admin("topics", "compaction-status", topic, "--wait-complete")
+    other = p.new_topic()
+    await p.ask("schemaRoundTrip", kind="STRING", topic=other)
+    await _call(p, f"/admin/v2/schemas/{other.partition('://')[2]}/schema", "DELETE")
+
+
 async def collect_metrics(p: Pulsar) -> list[str]:
     topic = p.new_topic()
     await _use(p, topic)
+    await _use_rarely(p, topic)
     text = (await _call(p, "/metrics/")).decode()
     await _leave(p, topic)
     names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if line.startswith("pulsar_")}
