@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from magnetar.client.backoff import Backoff
 from magnetar.client.brokers import Brokers
 from magnetar.client.connection import Connection
 from magnetar.client.refusals import is_worth_another_try
 from magnetar.errors import BrokerTimeoutError, BrokerUnavailableError, ClosedError, MagnetarError
+from magnetar.runtime.backoff import Backoff
 from magnetar.wire.pulsar.encode import encode_command
 from magnetar.wire.pulsar.frames import Frame
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand

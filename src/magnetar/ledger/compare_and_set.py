@@ -20,11 +20,11 @@ from magnetar.errors import (
     OutcomeUnknownError,
     SessionExpiredError,
 )
-from magnetar.ledger.backoff import Backoff
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.entropy import Entropy
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.parts import Parts
+from magnetar.runtime.backoff import Backoff
 
 _PAUSE_LONGEST_S: Final = 2.0  # Beside a recovery's patience, short; for a bookie that is asked in vain, long.
 

@@ -29,9 +29,9 @@ from magnetar.errors import (
     WriterFailedError,
 )
 from magnetar.ids import BookieId
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.channel import Channel
 from magnetar.ledger.seats import Seat
+from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.entropy import Entropy
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from magnetar.errors import (
     OutcomeUnknownError,
     SessionExpiredError,
 )
-from magnetar.ledger.backoff import Backoff
 from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.entropy import Entropy
 from magnetar.topic.cursor_info import decode_node
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo

@@ -20,9 +20,9 @@ from magnetar.errors import (
     OutcomeUnknownError,
     SessionExpiredError,
 )
-from magnetar.ledger.backoff import Backoff
 from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.entropy import Entropy
 from magnetar.topic.info import TopicInfo, decode_info, encode_info
 

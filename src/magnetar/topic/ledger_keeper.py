@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import LedgerFencedError, MagnetarError, TopicFencedError, TopicTerminatedError
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.runtime.backoff import Backoff
 from magnetar.topic.appender import Appender
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.log_parts import LogParts

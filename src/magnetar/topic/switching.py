@@ -17,9 +17,9 @@ from collections.abc import Iterable
 
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import MagnetarError, NoSuchLedgerError, TopicFencedError
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.runtime.backoff import Backoff
 from magnetar.topic.appender import Appender, LedgerEvents
 from magnetar.topic.chain import LedgerSpan
 from magnetar.topic.log_parts import LogParts

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from magnetar.client import EARLIEST, LATEST, Message, MessageId
 from magnetar.client.ack_state import AckState, words_of
-from magnetar.client.backoff import Backoff
 from magnetar.client.message import before, id_from_wire
 from magnetar.client.topics import full_name, java_hash, partition_name, partition_of
+from magnetar.runtime.backoff import Backoff
 
 IDS = st.builds(
     MessageId,

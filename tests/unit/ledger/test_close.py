@@ -9,9 +9,9 @@ import pytest
 
 from magnetar.errors import LedgerFencedError, MetadataUnavailableError
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.close import closed
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.runtime.backoff import Backoff
 from tests.unit.ledger.writing import bodies, writer_world
 
 OPEN = LedgerMetadata(

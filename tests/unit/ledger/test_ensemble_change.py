@@ -13,12 +13,12 @@ from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import BadVersionError, LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.ledger import compare_and_set
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.compare_and_set import MetadataParts
 from magnetar.ledger.ensemble_change import ChangeInMemory, CommittedChange, Conflict, changed, resolve
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.memory import MemoryServer
+from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.system_entropy import SystemEntropy
 from tests.unit.ledger.writing import SteeredLedgers
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from magnetar.bookie.read_only import ReadOnlyReason
-from magnetar.ledger.backoff import Backoff
+from magnetar.runtime.backoff import Backoff
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import WriterWorld, bodies, writer_world
 

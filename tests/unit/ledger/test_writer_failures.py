@@ -17,10 +17,10 @@ from magnetar.errors import (
     NotEnoughBookiesError,
     WriterFailedError,
 )
-from magnetar.ledger.backoff import Backoff
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.quorum.write_sets import write_set
+from magnetar.runtime.backoff import Backoff
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import WriterWorld, bodies, ensembles, writer_world
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -82,9 +82,6 @@ def namespace(server: Server) -> str:
     return name
 
 
-Receive = Callable[..., list[str]]
-
-
 def texts(consumer: Any, count: int, *, acknowledge: bool = True) -> list[str]:
     """The next messages, as text."""
     found = []
@@ -111,10 +108,8 @@ def is_quiet(consumer: Any) -> bool:
 def send_texts(client: pulsar.Client, topic: str, count: int, first: int = 0, **settings: Any) -> list[str]:
     producer = client.create_producer(topic, **settings)
     sent = [f"m-{number}" for number in range(first, first + count)]
-    ids = [producer.send(text.encode()) for text in sent] if not settings.get("batching_enabled") else []
-    if not ids:
-        for text in sent:
-            producer.send_async(text.encode(), None)
-        producer.flush()
+    for text in sent:
+        producer.send_async(text.encode(), None)
+    producer.flush()
     producer.close()
     return sent

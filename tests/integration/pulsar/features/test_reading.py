@@ -5,8 +5,9 @@ import time
 import pulsar
 import pytest
 
+from magnetar.testing.processes import wait_for
 from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, is_quiet, messages, send_texts, texts
-from tests.integration.pulsar.features.test_subscriptions import path_of, wait_until
+from tests.integration.pulsar.features.test_subscriptions import path_of
 
 
 def read_all(reader: pulsar.Reader) -> list[str]:
@@ -88,10 +89,11 @@ def test_a_subscription_goes_back_to_the_beginning_and_to_the_end(client: pulsar
 def test_a_subscription_goes_to_a_time(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     send_texts(client, topic, 3)
-    texts(consumer, 3)
-    time.sleep(0.05)
-    between = int(time.time() * 1000)
-    time.sleep(0.05)
+    before = messages(consumer, 3)
+    for message in before:
+        consumer.acknowledge(message)
+    between = before[-1].publish_timestamp() + 1
+    wait_for(lambda: time.time() * 1000 > between, what="a later time")
     sent = send_texts(client, topic, 3, first=3)
     texts(consumer, 3)
     consumer.seek(between)
@@ -113,7 +115,9 @@ def test_the_last_message_id_is_that_of_the_last_message(client: pulsar.Client, 
 
 def compact(server: Server, topic: str) -> None:
     server.admin("PUT", f"{path_of(topic)}/compaction")
-    wait_until(lambda: server.admin("GET", f"{path_of(topic)}/compaction")["status"] == "SUCCESS", 30)
+    wait_for(
+        lambda: server.admin("GET", f"{path_of(topic)}/compaction")["status"] == "SUCCESS", what="the end", timeout=30
+    )
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
@@ -143,5 +147,5 @@ def test_a_table_view_holds_the_last_value_of_each_key(client: pulsar.Client, to
     table = client.create_table_view(topic)
     assert [table.get(f"k{number}") for number in range(3)] == [b"6", b"7", b"8"]
     producer.send(b"new", partition_key="k0")
-    wait_until(lambda: table.get("k0") == b"new")
+    wait_for(lambda: table.get("k0") == b"new", what="the new value")
     table.close()

@@ -1,21 +1,12 @@
 from __future__ import annotations
 
-import enum
-
 import pulsar
 import pytest
 from pulsar.schema import (
-    Array,
     AvroSchema,
-    Boolean,
     BytesSchema,
-    Double,
-    Field,
-    Float,
     Integer,
     JsonSchema,
-    Long,
-    Map,
     Record,
     Schema,
     String,
@@ -26,26 +17,9 @@ from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server
 from tests.integration.pulsar.features.test_subscriptions import path_of
 
 
-class Colour(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
 class Person(Record):
     name = String()
     age = Integer()
-
-
-class Everything(Record):
-    text = String()
-    small = Integer()
-    large = Long()
-    real = Float()
-    precise = Double()
-    flag = Boolean()
-    colour = Field.__class__ if False else Colour  # An enumeration stands for itself.
-    numbers = Array(Integer())
-    table = Map(String())
 
 
 def stored(server: Server, topic: str, version: int | None = None) -> dict[str, str]:

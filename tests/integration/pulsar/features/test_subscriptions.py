@@ -8,6 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.testing.processes import wait_for
 from tests.integration.pulsar.features.conftest import (
     PATIENCE_MS,
     QUIET_MS,
@@ -210,14 +211,7 @@ def test_the_backlog_is_what_is_not_acknowledged(client: pulsar.Client, server: 
         stats = server.admin("GET", f"{path_of(topic)}/stats?getPreciseBacklog=true")
         return int(stats["subscriptions"]["s"]["msgBacklog"])
 
-    wait_until(lambda: backlog() == 3)
-
-
-def wait_until(condition: Any, seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.05)
+    wait_for(lambda: backlog() == 3, what="the backlog", timeout=15)
 
 
 # --- redelivery -------------------------------------------------------------------------------------------------------
@@ -284,7 +278,7 @@ def test_a_listener_gets_everything_and_can_be_paused(client: pulsar.Client, top
 
     consumer = client.subscribe(topic, "s", message_listener=listen)
     sent = send_texts(client, topic, 10)
-    wait_until(lambda: found == sent)
+    wait_for(lambda: found == sent, what="every message")
     consumer.close()
 
 

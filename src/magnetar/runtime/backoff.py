@@ -6,14 +6,17 @@ from random import Random
 
 
 class Backoff:
-    __slots__ = ("_longest_s", "_next_s", "_random")
+    __slots__ = ("_first_s", "_longest_s", "_next_s", "_random")
 
     def __init__(self, random: Random, first_s: float = 0.02, longest_s: float = 5.0) -> None:
         self._random = random
-        self._next_s = first_s
+        self._first_s = self._next_s = first_s
         self._longest_s = longest_s
 
     def next_s(self) -> float:
         """Between half of the pause and all of it."""
         pause, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return pause * (0.5 + self._random.random() / 2)
+
+    def reset(self) -> None:
+        self._next_s = self._first_s
