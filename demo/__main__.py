@@ -6,17 +6,12 @@ Read next: magnetar/testing/pulsar_load.py (the load and what is counted), soak/
 
 from __future__ import annotations
 
-import signal
-import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
-from rich.table import Table
 
-from magnetar.errors import MagnetarError
+from demo.shell import print_figures, run_demo
 from magnetar.testing.pulsar_load import NumberedLoad, Tally, connect, read_back
 from magnetar.testing.standalone_process import StandaloneProcess
 
@@ -75,7 +70,6 @@ class Demo:
 
 
 def print_verdict(tally: Tally, console: Console) -> None:
-    table = Table(title=f"the server was killed with -9 under load, {KILLS} times")
     figures = {
         "sent": tally.sent,
         "acknowledged": tally.acknowledged,
@@ -84,35 +78,12 @@ def print_verdict(tally: Tally, console: Console) -> None:
         "duplicated": tally.duplicated,
         "out of order": tally.out_of_order,
     }
-    for name in figures:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{figure:,}" for figure in figures.values()))
-    console.print(table)
-    for note in tally.notes:
-        console.print(note, highlight=False, markup=False)
+    print_figures(f"the server was killed with -9 under load, {KILLS} times", figures, tally.notes, console)
     if tally.passed:
         console.print("passed: everything acknowledged is there, once and in order.")
     else:
         console.print("FAILED: the topic is not what was acknowledged.")
 
 
-def _end(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)  # Unwinds: the server is ended, the directory is removed.
-
-
-def main() -> None:
-    signal.signal(signal.SIGTERM, _end)
-    console = Console(soft_wrap=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
-            tally = Demo(Path(directory), console).run()
-    except (MagnetarError, TimeoutError) as error:
-        sys.exit(f"the demonstration could not be finished: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    print_verdict(tally, console)
-    sys.exit(0 if tally.passed else 1)
-
-
 if __name__ == "__main__":
-    main()
+    run_demo(lambda directory, console: Demo(directory, console).run(), print_verdict)

@@ -9,20 +9,15 @@ Read next: magnetar/testing/ledger_load.py (the writer), magnetar/testing/ledger
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
-from rich.table import Table
 
+from demo.shell import print_figures, run_demo
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
-from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
@@ -139,7 +134,6 @@ class Demo:
 
 
 def print_verdict(tally: Tally, console: Console) -> None:
-    table = Table(title="a bookie and a writer were killed with -9")
     figures = {
         "acknowledged": tally.acknowledged,
         "read": tally.read,
@@ -147,12 +141,7 @@ def print_verdict(tally: Tally, console: Console) -> None:
         "duplicated": tally.duplicated,
         "out of order": tally.out_of_order,
     }
-    for name in figures:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{figure:,}" for figure in figures.values()))
-    console.print(table)
-    for note in tally.notes:
-        console.print(note, highlight=False, markup=False)
+    print_figures("a bookie and a writer were killed with -9", figures, tally.notes, console)
     more = tally.read - tally.acknowledged
     if tally.passed:
         console.print(
@@ -163,23 +152,5 @@ def print_verdict(tally: Tally, console: Console) -> None:
         console.print("FAILED: the ledgers are not what was acknowledged.")
 
 
-def _end(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)  # Unwinds: processes are ended, the directory is removed.
-
-
-def main() -> None:
-    signal.signal(signal.SIGTERM, _end)
-    console = Console(soft_wrap=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
-            tally = Demo(Path(directory), console).run()
-    except (MagnetarError, TimeoutError) as error:
-        sys.exit(f"the demonstration could not be finished: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    print_verdict(tally, console)
-    sys.exit(0 if tally.passed else 1)
-
-
 if __name__ == "__main__":
-    main()
+    run_demo(lambda directory, console: Demo(directory, console).run(), print_verdict)

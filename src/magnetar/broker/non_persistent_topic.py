@@ -7,7 +7,7 @@ Read next: topic.py, dispatch/non_persistent.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 from magnetar.broker.consumer import Consumer
@@ -27,26 +27,6 @@ from magnetar.wire.pulsar.frames import Buffer
 _NOWHERE = Position(0, 0)
 
 
-class FleetingSubscription(NonPersistentSubscription):
-    """Takes the words of a subscription that keeps something, and does nothing: there is nothing to do."""
-
-    def resume(self, consumer: Consumer) -> None: ...
-
-    def acknowledge(self, consumer: Consumer, positions: Sequence[Position]) -> None: ...
-
-    def acknowledge_batch(
-        self, consumer: Consumer, position: Position, still_unacked: Sequence[int], batch_size: int = 0
-    ) -> None: ...
-
-    def acknowledge_to(
-        self, consumer: Consumer, position: Position, still_unacked: Sequence[int] = (), batch_size: int = 0
-    ) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None = None, epoch: int = 0) -> None: ...
-
-
 class NonPersistentTopic(Topic):
     is_persistent = False
 
@@ -54,7 +34,7 @@ class NonPersistentTopic(Topic):
         super().__init__(name, policies)
         self._config = config
         self._entropy = entropy
-        self._by_name: dict[str, FleetingSubscription] = {}
+        self._by_name: dict[str, NonPersistentSubscription] = {}
         self._transient: dict[str, None] = {}
         """Subscriptions that end with their last consumer."""
         self._run: list[tuple[Publish, LogEntry]] = []
@@ -96,7 +76,7 @@ class NonPersistentTopic(Topic):
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
     @property
-    def subscriptions(self) -> Mapping[str, FleetingSubscription]:
+    def subscriptions(self) -> Mapping[str, NonPersistentSubscription]:
         return self._by_name
 
     async def subscribe(self, options: SubscribeOptions, consumer: Consumer) -> SubscriptionLike:
@@ -109,7 +89,7 @@ class NonPersistentTopic(Topic):
         name = options.subscription
         subscription = self._by_name.get(name)
         if subscription is None:
-            subscription = FleetingSubscription(
+            subscription = NonPersistentSubscription(
                 name,
                 self._config,
                 self._entropy,
@@ -131,7 +111,7 @@ class NonPersistentTopic(Topic):
             self._forget(subscription)
 
     async def unsubscribe(self, subscription: SubscriptionLike, consumer: Consumer, *, force: bool = False) -> None:
-        found = cast("FleetingSubscription", subscription)
+        found = cast("NonPersistentSubscription", subscription)
         if not force and any(other is not consumer for other in found.consumers):
             raise NotAllowedError(f"subscription {found.name} has other consumers: close them first")
         self._forget(subscription)

@@ -9,8 +9,8 @@ from typing import Any
 
 from magnetar.admin.stats.consumers import consumer_stats
 from magnetar.admin.stats.rates import RateBook
+from magnetar.broker.dispatch.non_persistent import NonPersistentSubscription
 from magnetar.broker.dispatch.statistics import SubscriptionStatistics
-from magnetar.broker.non_persistent_topic import FleetingSubscription
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.subscription import Subscription
 from magnetar.topic.cursor import Cursor
@@ -178,7 +178,7 @@ def _behind(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id + 1)
 
 
-def fleeting_stats(subscription: FleetingSubscription, rates: RateBook, options: StatsOptions) -> dict[str, Any]:
+def fleeting_stats(subscription: NonPersistentSubscription, rates: RateBook, options: StatsOptions) -> dict[str, Any]:
     """Of a non-persistent topic."""
     seen = subscription.statistics()
     consumers = [consumer_stats(each, None, rates, is_keyed=False) for each in subscription.consumers]
