@@ -30,6 +30,8 @@ _LOG_TAIL_BYTES = 16_384
 _PORT_MIN, _PORT_END = 15_000, 32_000
 _PORT_TRIES_MAX = 1000
 _PORTS = random.SystemRandom()
+_RESERVED: list[socket.socket] = []
+"""One per port that `free_port` gave away; they end with this process, and the reservations with them."""
 
 # Arguments: the owner's pid, then the program. An owner that ended before the request took effect is seen by the
 # changed parent. Only Linux has the request; elsewhere a child outlives an owner that is killed with -9.
@@ -171,13 +173,27 @@ def is_port_free(host: str, port: int) -> bool:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on now.
+    """A port that nobody listens on now, and that no other process gets from here as long as this one lives.
 
     Below the range that the kernel gives to outgoing connections: a server that is started again on its port does not
-    find it taken by somebody's client meanwhile. Another server may still be quicker, so a caller tries again.
+    find it taken by somebody's client meanwhile. A stranger's server may still be quicker: a caller may try again.
     """
     for _ in range(_PORT_TRIES_MAX):
         port = _PORTS.randrange(_PORT_MIN, _PORT_END)
-        if is_port_free(host, port):
+        if _reserve(port) and is_port_free(host, port):
             return port
     raise ProcessFailedError(f"no free port found on {host} in {_PORT_TRIES_MAX} tries")
+
+
+def _reserve(port: int) -> bool:
+    """By a name in the kernel's abstract space, which can be bound once and leaves no file; Linux alone has it."""
+    if sys.platform != "linux":
+        return True
+    reservation = socket.socket(socket.AF_UNIX)
+    try:
+        reservation.bind(f"\0magnetar-port-{port}")
+    except OSError:
+        reservation.close()
+        return False
+    _RESERVED.append(reservation)
+    return True

@@ -100,5 +100,17 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
         assert not is_port_free("127.0.0.1", port)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names that end with their process")
+def test_a_port_given_away_is_not_given_to_another_process() -> None:
+    port = free_port("127.0.0.1")
+    other = (
+        "import magnetar.testing.processes as p\n"
+        f"p._PORT_MIN, p._PORT_END, p._PORT_TRIES_MAX = {port}, {port + 1}, 1\n"
+        "p.free_port('127.0.0.1')"
+    )
+    refused = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, timeout=30, check=False)
+    assert "no free port found" in refused.stderr
+
+
 def test_our_own_process_exists() -> None:
     assert process_exists(os.getpid())
