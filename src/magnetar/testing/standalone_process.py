@@ -60,10 +60,13 @@ class StandaloneProcess:
 
     def launch(self) -> None:
         """Returns at once."""
+        self.ready = {}
         self._child = Child(self._command, log=self._log, stdout=subprocess.PIPE)
 
     def wait_ready(self) -> None:
         """It says so itself, in one line; one that ends first says nothing."""
+        if self.ready:
+            return
         stdout = self.child.popen.stdout
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
