@@ -10,6 +10,7 @@ Read next: policies/events_topic.py
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from magnetar.broker.names import CHANGE_EVENTS, NamespaceName, TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.policies.events_topic import EventsReader, IncomingEvent, OutgoingEvent
 from magnetar.broker.producer import Producer, ProducerOptions, Publish
-from magnetar.errors import MagnetarError, TopicFencedError, TopicNotFoundError
+from magnetar.errors import MagnetarError, MalformedEntryError, TopicFencedError, TopicNotFoundError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST
 from magnetar.wire.pulsar.batch import messages_of_batch
@@ -27,6 +28,8 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMe
 
 if TYPE_CHECKING:
     from magnetar.broker.service import BrokerService
+
+log = logging.getLogger(__name__)
 
 _ENTRIES_MAX: Final = 200
 _BYTES_MAX: Final = 2**20
@@ -98,7 +101,7 @@ class ChangeEventsReader:
                 entries = await topic.log.read(self._next[number], _ENTRIES_MAX, _BYTES_MAX)
                 for entry in entries:
                     is_end = False
-                    found += list(_events_in(entry, number))
+                    found += events_of(entry, number)
                 if entries:
                     self._next[number] = topic.log.chain.next_position(entries[-1].position)
             if found or is_end:
@@ -119,6 +122,15 @@ class ChangeEventsReader:
             topic.log.unwatch_tail(self._more.set)
         if self._on_changed in self._service.topics.changed:
             self._service.topics.changed.remove(self._on_changed)
+
+
+def events_of(entry: LogEntry, partition: int) -> list[IncomingEvent]:
+    """None of an entry that cannot be unpacked: one bad message must not keep a namespace from serving."""
+    try:
+        return list(_events_in(entry, partition))
+    except MalformedEntryError as error:
+        log.warning("an event of policies is skipped", extra={"position": tuple(entry.position), "why": str(error)})
+        return []
 
 
 def _events_in(entry: LogEntry, partition: int) -> Iterator[IncomingEvent]:
