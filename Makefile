@@ -37,7 +37,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 
 # Files go to two processes in the order they are found: those with real processes first, so that the end is even.
 test: bytecode  ## the fast tests: unit, contracts, real processes
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 4
 
 sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics]
 	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(KIND),--kind $(KIND))
