@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar.testing.cluster_thread import MagnetarCluster, MagnetarTest
+from tests.commands import clean_environment, run_magnetar
 
 TIMEOUT_S = 60
 MAGNETAR = [sys.executable, "-m", "magnetar.cli.main"]
@@ -25,14 +25,10 @@ def cluster() -> Iterator[MagnetarCluster]:
 class Shell:
     def __init__(self, test: MagnetarTest) -> None:
         self.test = test
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MAGNETAR_")}
-        self._environment = {**kept, "MAGNETAR_URL": test.pulsar_url, "MAGNETAR_ADMIN_URL": test.admin_url}
+        self.variables = {"MAGNETAR_URL": test.pulsar_url, "MAGNETAR_ADMIN_URL": test.admin_url}
 
     def run(self, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*MAGNETAR, *words],
-            env=self._environment, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        return run_magnetar(*words, text=text, **self.variables)
 
     def __call__(self, *words: str, text: str = "") -> str:
         done = self.run(*words, text=text)
@@ -133,6 +129,6 @@ def test_a_reader_of_the_output_that_leaves_gets_no_traceback(magnetar: Shell) -
     command = f"'{MAGNETAR[0]}' -m magnetar.cli.main read {topic} | head -1"
     done = subprocess.run(
         ["sh", "-c", command],
-        env=magnetar._environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        env=clean_environment(**magnetar.variables), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("x\n", "")

@@ -6,10 +6,8 @@ import asyncio
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,9 +23,9 @@ from magnetar.runtime.system import SystemRuntime
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import AddEntry, ReadEntry, ReadResponse
 from magnetar.wire.bookkeeper.packet import LAST_ENTRY
+from tests.commands import run_magnetar
 from tests.integration.bookie.conftest import KEY, Client, Node, entry
 
-TIMEOUT_S = 60
 PAYLOAD = b"x" * 20_000
 FIRST_JOURNAL = "0000000000000001.journal"
 FENCED_ONLY = 7
@@ -44,16 +42,7 @@ class Stopped:
         self.index = directory / "ledgers" / "index"
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        left_out = ("MAGNETAR_", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-        done = subprocess.run(
-            [sys.executable, "-m", "magnetar.cli.main", "bookie", *arguments, "--dir", str(self.dir)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-        )
+        done = run_magnetar("bookie", *arguments, "--dir", str(self.dir))
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

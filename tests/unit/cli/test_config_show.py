@@ -16,22 +16,10 @@ from magnetar.cli import main as cli
 from magnetar.cli.output import print_error, printable
 from magnetar.config.root import KEYS
 from magnetar.errors import ConfigError, NoNodeError
+from tests.commands import clean_environment, run_magnetar
 
 COMMAND = [sys.executable, "-m", "magnetar.cli.main"]
 TIMEOUT_S = 60
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """Ours without what configures magnetar, and without what makes typer draw for a terminal where there is none."""
-    left_out = ("MAGNETAR_", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return {**clean, **variables}
-
-
-def magnetar(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], env=environment(**variables), capture_output=True, text=True, timeout=TIMEOUT_S
-    )
 
 
 def write(path: Path, text: str) -> str:
@@ -43,7 +31,7 @@ def write(path: Path, text: str) -> str:
 
 
 def test_in_a_pipe_every_key_is_one_line_with_value_and_origin() -> None:
-    shown = magnetar("config", "show", "--set", "logging.level=DEBUG")
+    shown = run_magnetar("config", "show", "--set", "logging.level=DEBUG")
     assert shown.returncode == 0
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
@@ -55,7 +43,7 @@ def test_in_a_pipe_every_key_is_one_line_with_value_and_origin() -> None:
 
 def test_json_shows_values_with_their_types_and_their_origins(tmp_path: Path) -> None:
     file = write(tmp_path / "m.toml", "[metadata]\nsession_timeout_ms = 5_000\n[zookeeper]\ntls = true\n")
-    shown = magnetar("config", "show", "--json", "--config", file, MAGNETAR_METADATA_URL="memory:")
+    shown = run_magnetar("config", "show", "--json", "--config", file, MAGNETAR_METADATA_URL="memory:")
     document = json.loads(shown.stdout)
     assert document["metadata"]["session_timeout_ms"] == {"value": 5000, "origin": f"file {file}"}
     assert document["metadata"]["url"] == {"value": "memory:", "origin": "environment MAGNETAR_METADATA_URL"}
@@ -67,15 +55,15 @@ def test_json_shows_values_with_their_types_and_their_origins(tmp_path: Path) ->
 def test_the_file_is_also_found_through_the_environment_and_a_named_one_wins(tmp_path: Path) -> None:
     one = write(tmp_path / "one.toml", "[logging]\nlevel = 'ERROR'\n")
     two = write(tmp_path / "two.toml", "[logging]\nlevel = 'DEBUG'\n")
-    from_environment = json.loads(magnetar("config", "show", "--json", MAGNETAR_CONFIG=one).stdout)
-    named = json.loads(magnetar("config", "show", "--json", "--config", two, MAGNETAR_CONFIG=one).stdout)
+    from_environment = json.loads(run_magnetar("config", "show", "--json", MAGNETAR_CONFIG=one).stdout)
+    named = json.loads(run_magnetar("config", "show", "--json", "--config", two, MAGNETAR_CONFIG=one).stdout)
     assert from_environment["logging"]["level"]["value"] == "ERROR"
     assert named["logging"]["level"]["value"] == "DEBUG"
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_secrets_are_masked(form: list[str]) -> None:
-    shown = magnetar("config", "show", *form, MAGNETAR_ZOOKEEPER_AUTH_DIGEST="magnetar:hunter2")
+    shown = run_magnetar("config", "show", *form, MAGNETAR_ZOOKEEPER_AUTH_DIGEST="magnetar:hunter2")
     assert shown.returncode == 0
     assert "****" in shown.stdout
     assert "hunter2" not in shown.stdout + shown.stderr
@@ -84,7 +72,7 @@ def test_secrets_are_masked(form: list[str]) -> None:
 def test_on_a_terminal_a_table_is_drawn() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "config", "show"], env=environment(TERM="xterm", COLUMNS="100"), stdout=theirs
+        [*COMMAND, "config", "show"], env=clean_environment(TERM="xterm", COLUMNS="100"), stdout=theirs
     ) as child:
         os.close(theirs)
         drawn = b""
@@ -119,21 +107,21 @@ def assert_refused(result: subprocess.CompletedProcess[str], *fragments: str) ->
 
 def test_an_unknown_key_ends_in_one_line_and_exit_code_2() -> None:
     assert_refused(
-        magnetar("config", "show", "--set", "metadata.urll=x"), "metadata.urll", "nearest known key is metadata.url"
+        run_magnetar("config", "show", "--set", "metadata.urll=x"), "metadata.urll", "nearest known key is metadata.url"
     )
 
 
 def test_an_unknown_variable_ends_in_one_line_and_exit_code_2() -> None:
-    assert_refused(magnetar("config", "show", MAGNETAR_METADATA_URI="x"), "MAGNETAR_METADATA_URL")
+    assert_refused(run_magnetar("config", "show", MAGNETAR_METADATA_URI="x"), "MAGNETAR_METADATA_URL")
 
 
 def test_a_value_out_of_range_ends_in_one_line_and_exit_code_2() -> None:
-    result = magnetar("config", "show", "--json", "--set", "metadata.connect_timeout_ms=0")
+    result = run_magnetar("config", "show", "--json", "--set", "metadata.connect_timeout_ms=0")
     assert_refused(result, "metadata.connect_timeout_ms", "0 is out of range", "1 to 3_600_000", "flag --set")
 
 
 def test_a_broken_relation_ends_in_one_line_and_exit_code_2() -> None:
-    assert_refused(magnetar("config", "show", "--set", "zookeeper.acl=creator"), "zookeeper.auth_digest is empty")
+    assert_refused(run_magnetar("config", "show", "--set", "zookeeper.acl=creator"), "zookeeper.auth_digest is empty")
 
 
 @pytest.mark.parametrize(
@@ -143,17 +131,17 @@ def test_a_broken_relation_ends_in_one_line_and_exit_code_2() -> None:
 def test_a_broken_file_ends_in_one_line_and_exit_code_2(tmp_path: Path, content: bytes, fragment: str) -> None:
     file = tmp_path / "broken.toml"
     file.write_bytes(content)
-    assert_refused(magnetar("config", "show", "--config", str(file)), "broken.toml", fragment)
+    assert_refused(run_magnetar("config", "show", "--config", str(file)), "broken.toml", fragment)
 
 
 @pytest.mark.parametrize(("name", "fragment"), [("missing.toml", "No such file"), ("", "Is a directory")])
 def test_a_file_that_cannot_be_read_ends_in_one_line_and_exit_code_2(tmp_path: Path, name: str, fragment: str) -> None:
-    assert_refused(magnetar("config", "show", "--config", str(tmp_path / name)), str(tmp_path), fragment)
+    assert_refused(run_magnetar("config", "show", "--config", str(tmp_path / name)), str(tmp_path), fragment)
 
 
 def test_a_key_that_would_steer_the_terminal_is_shown_escaped(tmp_path: Path) -> None:
     file = write(tmp_path / "m.toml", '[metadata]\n"\\u001b[2J\\n" = 1\n')
-    assert_refused(magnetar("config", "show", "--config", file), r"metadata.\x1b[2J\n")
+    assert_refused(run_magnetar("config", "show", "--config", file), r"metadata.\x1b[2J\n")
 
 
 # --- the skeleton -----------------------------------------------------------------------------------------------------
@@ -166,7 +154,7 @@ def test_help_lists_every_command_without_importing_any() -> None:
         "finally: assert not [m for m, _ in main.COMMANDS.values() if m in sys.modules]; print('none imported')"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=clean_environment()
     )
     assert result.returncode == 0, result.stderr
     assert "none imported" in result.stdout
@@ -182,7 +170,7 @@ def test_a_command_imports_only_its_own_module() -> None:
         "finally: print([n for n, (m, _) in main.COMMANDS.items() if m in sys.modules])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=clean_environment()
     )
     assert result.stdout.splitlines()[-1] == "['config']"
 
@@ -193,26 +181,26 @@ def test_commands_of_a_client_do_not_load_what_only_a_bookie_needs() -> None:
         "print([m for m in sys.modules if m.startswith(('magnetar.storage', 'magnetar.bookie'))])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=clean_environment()
     )
     assert result.stdout == "[]\n", result.stderr
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_every_listed_command_can_be_loaded(name: str) -> None:
-    result = magnetar(name, "--help")
+    result = run_magnetar(name, "--help")
     assert result.returncode == 0, result.stderr
     assert f"magnetar {name}" in result.stdout
 
 
 def test_version_prints_name_and_version() -> None:
-    result = magnetar("--version")
+    result = run_magnetar("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("magnetar 0.")
 
 
 def test_a_mistyped_command_is_wrong_usage() -> None:
-    result = magnetar("confgi")
+    result = run_magnetar("confgi")
     assert result.returncode == 2
     assert "No such command 'confgi'" in result.stderr
     assert "Traceback" not in result.stderr
@@ -224,7 +212,7 @@ def test_a_reader_that_leaves_early_hears_nothing(unbuffered: str) -> None:
         [*COMMAND, "config", "show"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(PYTHONUNBUFFERED=unbuffered),
+        env=clean_environment(PYTHONUNBUFFERED=unbuffered),
     ) as child:
         assert child.stdout is not None
         assert child.stderr is not None
@@ -242,7 +230,7 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(unbuffered: str) 
             stderr=subprocess.PIPE,
             text=True,
             timeout=TIMEOUT_S,
-            env=environment(PYTHONUNBUFFERED=unbuffered),
+            env=clean_environment(PYTHONUNBUFFERED=unbuffered),
         )
     assert result.returncode == 1
     assert result.stderr == "magnetar: error: [Errno 28] No space left on device\n"
@@ -252,7 +240,7 @@ def test_an_interrupt_ends_quietly_with_130(tmp_path: Path) -> None:
     fifo = tmp_path / "never-written.toml"
     os.mkfifo(fifo)
     arguments = [*COMMAND, "config", "show", "--config", str(fifo)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as child:
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()) as child:
         writer = os.open(fifo, os.O_WRONLY)  # Returns once the command has opened the file and waits for its content.
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=TIMEOUT_S)

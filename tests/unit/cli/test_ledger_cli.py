@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 from magnetar.testing.bookie_process import BookieProcess, init_cluster
 from magnetar.testing.processes import Child, wait_for
 from magnetar.testing.zookeeper import ZooKeeperServer
+from tests.commands import clean_environment, run_magnetar
 
 TIMEOUT_S = 60
 MAGNETAR = [sys.executable, "-m", "magnetar.cli.main"]
@@ -36,20 +36,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def environment() -> dict[str, str]:
-    left_out = ("MAGNETAR_", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
-    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-
-
 def run(*arguments: str, metadata: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MAGNETAR, "ledger", *arguments, "--metadata", metadata],
-        env=environment(),
-        capture_output=True,
-        input=text or "",
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    return run_magnetar("ledger", *arguments, "--metadata", metadata, text=text or "")
 
 
 @pytest.fixture
@@ -159,7 +147,7 @@ def test_open_ledger_is_read_without_disturbing_its_writer(ledger: Command) -> N
 def test_bytes_that_are_no_text_come_as_base64(url: str) -> None:
     done = subprocess.run(
         [*MAGNETAR, "ledger", "write", "--json", "--metadata", url],
-        env=environment(),
+        env=clean_environment(),
         capture_output=True,
         input=b"\xff\xfe\n",
         timeout=TIMEOUT_S,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
+from tests.commands import run_magnetar
 
-TIMEOUT_S = 60
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -35,17 +33,8 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def command(url: str) -> Command:
-    left_out = ("MAGNETAR_", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-
     def run(*arguments: str, metadata: str = url) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "magnetar.cli.main", "metadata", *arguments, "--metadata", metadata],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        return run_magnetar("metadata", *arguments, "--metadata", metadata)
 
     return run
 
