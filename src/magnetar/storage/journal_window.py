@@ -20,13 +20,15 @@ class Window:
         self.size = file.size
         self._file = file
         self._start = 0
-        self._data = memoryview(b"")
+        self._piece = b""
+        self._data = memoryview(self._piece)
 
     async def at(self, offset: int, length: int) -> memoryview:
         """Bytes of the file; fewer only at its end."""
         length = max(0, min(length, self.size - offset))
         if offset < self._start or offset + length > self._start + len(self._data):
-            self._data = memoryview(await self._file.read(offset, max(length, PIECE_BYTES)))
+            self._piece = await self._file.read(offset, max(length, PIECE_BYTES))
+            self._data = memoryview(self._piece)
             self._start = offset
         begin = offset - self._start
         return self._data[begin : begin + length]
@@ -41,11 +43,15 @@ class Window:
         return True
 
     async def find(self, pattern: bytes, offset: int) -> int | None:
-        """Where the pattern stands first, at this offset or behind it."""
+        """Where the pattern stands first, at this offset or behind it.
+
+        What is at hand is searched before anything is read: a file that is written again is full of old groups, and
+        each of them is looked for behind the one before.
+        """
         while offset + len(pattern) <= self.size:
-            piece = bytes(await self.at(offset, PIECE_BYTES))
-            found = piece.find(pattern)
+            await self.at(offset, len(pattern))
+            found = self._piece.find(pattern, offset - self._start)
             if found >= 0:
-                return offset + found
-            offset += len(piece) - len(pattern) + 1
+                return self._start + found
+            offset = self._start + len(self._piece) - len(pattern) + 1
         return None
