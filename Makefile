@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 ONLY   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv bytecode demo lint format test sim sim-mutants fuzz soak interop bench proto docs clean
+.PHONY: help venv bytecode demo example-pipeline lint format test sim sim-mutants fuzz soak interop bench proto docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -24,6 +24,9 @@ bytecode: $(STAMP)
 demo: bytecode  ## the product end to end: the server is killed under load, everything is read back
 	@$(RUN) -m demo
 
+example-pipeline: bytecode  ## a declarative pipeline of Spark on topics, from nothing to its result
+	@$(RUN) -m examples.declarative
+
 lint: $(STAMP)  ## ruff, mypy --strict, house rules and import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -39,7 +42,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 test: bytecode  ## the fast tests: unit, contracts, real processes
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 4
 
-sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics]
+sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics|staging]
 	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(KIND),--kind $(KIND))
 
 sim-mutants: $(STAMP)  ## planted bugs: the simulator must catch every one of them

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import bookie, cli, ledger, metadata, pulsar
+from bench import bookie, cli, ledger, metadata, pulsar, spark
 from bench.report import Row, print_table, write_json
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "ledger": ledger.run,
     "metadata": metadata.run,
     "pulsar": pulsar.run,
+    "spark": spark.run,
 }
 RESULT = Path("build/bench.json")
 

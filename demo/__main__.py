@@ -1,7 +1,8 @@
-"""Tells what it does while it does it, prints the table, and exits 1 if anything that was acknowledged is not there.
+"""Tells what it does while it does it, ends with an audit on Spark, and exits 1 if anything acknowledged is not there.
 
-Ends:      the server is killed at the end, by the kernel if need be; the directory is removed.
-Read next: magnetar/testing/pulsar_load.py (the load and what is counted), soak/pulsar_kills.py (the same, 100 times)
+Ends:      the server is killed at the end, by the kernel if need be; its directory is removed. The report stays.
+Read next: magnetar/testing/pulsar_load.py (the load), docs/audit.md (what is compared), soak/pulsar_kills.py (the same,
+           100 times)
 """
 
 from __future__ import annotations
@@ -11,16 +12,30 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo.shell import print_figures, run_demo
-from magnetar.testing.pulsar_load import NumberedLoad, Tally, connect, read_back
+from demo.consumer import DemoConsumer
+from demo.shell import run_demo
+from magnetar.spark.pipelines.audit import AuditOptions, AuditResult
+from magnetar.spark.pipelines.audit import run as run_audit
+from magnetar.spark.pipelines.audit_table import print_result
+from magnetar.spark.pipelines.failures import translated
+from magnetar.spark.session import session
+from magnetar.testing.audit_clients import PulsarClient
+from magnetar.testing.audit_log import AuditLog
+from magnetar.testing.pulsar_load import NumberedLoad, connect
 from magnetar.testing.standalone_process import StandaloneProcess
 
 TOPIC = "persistent://public/default/demo"
+SUBSCRIPTION = "billing"
 KILLS = 2
 RATE = 3_000  # Messages a second: a load that a laptop's disk can take.
 SIZE = 1_000
 MESSAGES_PER_STEP = 5_000
 STEP_TIMEOUT_S = 120.0  # Two seconds on an idle machine; the rest is for a busy one.
+OUTPUT = Path(__file__).resolve().parent.parent / "build" / "demo"
+SPARK_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",  # Compiling well would take longer than the work.
+}
 
 
 class Demo:
@@ -29,24 +44,43 @@ class Demo:
         self._console = console
         self._began = time.monotonic()
 
-    def run(self) -> Tally:
+    def run(self) -> AuditResult:
         self._say("starting `magnetar standalone` with deduplication: broker, bookie and metadata in one process")
         began = time.monotonic()
         with StandaloneProcess(self._directory / "standalone", "broker.deduplication=true") as server:
             self._say(f"ready at {server.url} after {time.monotonic() - began:.1f} s")
-            client = connect(server.url, self._directory / "client.log")
-            load = NumberedLoad(client, TOPIC, rate=RATE, size=SIZE)
-            self._say(f"the official Pulsar client publishes {RATE:,} messages a second of {SIZE:,} bytes to {TOPIC}")
-            for _ in range(KILLS):
-                self._wait(load)
-                self._kill(server, load)
+            with AuditLog(self._directory / "clients.jsonl", "demo") as log:
+                self._publish_and_consume(server, log)
+            return self._audit(server)
+
+    def _publish_and_consume(self, server: StandaloneProcess, log: AuditLog) -> None:
+        client = PulsarClient(connect(server.url, self._directory / "client.log"), log)
+        load = NumberedLoad(client, TOPIC, rate=RATE, size=SIZE)
+        self._say(f"the official Pulsar client publishes {RATE:,} messages a second of {SIZE:,} bytes to {TOPIC}")
+        consumer = DemoConsumer(client, TOPIC, SUBSCRIPTION)
+        self._say(f"and consumes them, in the subscription {SUBSCRIPTION!r}")
+        for _ in range(KILLS):
             self._wait(load)
-            load.finish()
-            self._say(f"the producer is done: {load.sent:,} messages sent; a reader begins with the first one")
-            tally = read_back(client, TOPIC, load, SIZE)
-            self._say(f"{tally.received:,} messages read back, every byte compared")
-            client.close()
-            return tally
+            self._kill(server, load)
+        self._wait(load)
+        load.finish()
+        consumer.finish(load.sent)
+        self._say(f"the clients are done: {load.sent:,} messages sent, {len(consumer.received):,} received")
+        client.close()
+
+    def _audit(self, server: StandaloneProcess) -> AuditResult:
+        self._say("starting Spark for `magnetar pipeline audit`: the topic is read from the bookie, past the broker")
+        options = AuditOptions(
+            logs=(str(self._directory / "clients.jsonl"),),
+            topics=(TOPIC,),
+            service_url=server.url,
+            admin_url=server.admin_url,
+            output=str(OUTPUT),
+            report=str(OUTPUT / "audit-report.html"),
+            title=f"The server was killed with -9 under load, {KILLS} times",
+        )
+        with session("demo", "local[2]", SPARK_SETTINGS, OUTPUT / "spark.log") as spark, translated("the audit failed"):
+            return run_audit(spark, options, lambda what: self._say(f"audit: {what}"))
 
     def _wait(self, load: NumberedLoad) -> None:
         load.wait_acknowledged(MESSAGES_PER_STEP, STEP_TIMEOUT_S)
@@ -69,21 +103,5 @@ class Demo:
         self._console.print(f"{time.monotonic() - self._began:5.1f} s  {what}", highlight=False, markup=False)
 
 
-def print_verdict(tally: Tally, console: Console) -> None:
-    figures = {
-        "sent": tally.sent,
-        "acknowledged": tally.acknowledged,
-        "received": tally.received,
-        "lost": tally.lost,
-        "duplicated": tally.duplicated,
-        "out of order": tally.out_of_order,
-    }
-    print_figures(f"the server was killed with -9 under load, {KILLS} times", figures, tally.notes, console)
-    if tally.passed:
-        console.print("passed: everything acknowledged is there, once and in order.")
-    else:
-        console.print("FAILED: the topic is not what was acknowledged.")
-
-
 if __name__ == "__main__":
-    run_demo(lambda directory, console: Demo(directory, console).run(), print_verdict)
+    run_demo(lambda directory, console: Demo(directory, console).run(), print_result)

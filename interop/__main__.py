@@ -6,12 +6,12 @@ import argparse
 import importlib
 import sys
 
-from interop.runner import Part, run_parts
+from interop.runner import Part, Suite, run_parts
 
-PARTS = ("metadata", "bookie", "ledger", "pulsar")
+PARTS = ("metadata", "bookie", "ledger", "pulsar", "spark")
 
 
-def _parts_of(name: str) -> list[Part]:
+def _parts_of(name: str) -> list[Part | Suite]:
     """A folder has one part, or one for each make of server that its checks run on."""
     module = importlib.import_module(f"interop.{name}.part")
     return module.PARTS if hasattr(module, "PARTS") else [module.PART]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magnetar.errors import MissingDependencyError, ProcessFailedError
-from magnetar.testing.java import find_java, parse_version
+from magnetar.runtime.java import find_java, parse_version
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "interop"
@@ -29,21 +29,23 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """What one pom brings, and the folder of Java programs that are compiled against it."""
+    """What one pom brings, and the folder of Java programs that are compiled against it, if there are any."""
 
     what: str
     pom: Path
     megabytes: int
-    sources: Path
+    sources: Path | None = None
     shared: tuple[Path, ...] = ()
     """Sources of another folder that these programs need, too."""
 
 
-_OURS, _PULSAR = HERE / "java", HERE / "pulsar"
+_OURS, _PULSAR, _SPARK = HERE / "java", HERE / "pulsar", HERE / "spark"
 BOOKKEEPER = Jars("BookKeeper", HERE / "pom.xml", 110, _OURS)
 _JSON_LINES = (_OURS / "JsonLines.java",)
 PULSAR = Jars("Pulsar", _PULSAR / "server-pom.xml", 245, _PULSAR / "java", _JSON_LINES)
 PULSAR_ADMIN = Jars("Pulsar's admin tool", _PULSAR / "admin-pom.xml", 85, _PULSAR / "admin_java", _JSON_LINES)
+KAFKA = Jars("Kafka", _SPARK / "kafka-pom.xml", 55)
+KAFKA_CONNECTOR = Jars("Spark's connector for Kafka", _SPARK / "connector-pom.xml", 11)
 
 
 def jar_folder(jars: Jars = BOOKKEEPER) -> Path:
@@ -53,6 +55,7 @@ def jar_folder(jars: Jars = BOOKKEEPER) -> Path:
 
 def class_folder(jars: Jars = BOOKKEEPER) -> Path:
     """Compiles the Java programs, unless that was done before."""
+    assert jars.sources is not None, f"there is no Java program on the classes of {jars.what}"
     sources = [*sorted(jars.sources.glob("*.java")), *jars.shared]
     name = f"classes-{_hash(jars.pom, *sources)}"
     return _make_once(CACHE / name, lambda target: _compile(jars, sources, target))

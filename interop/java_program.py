@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from interop.jars import BOOKKEEPER, JAVA_MIN, Jars, class_folder, jar_folder
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.java import find_java
+from magnetar.runtime.java import find_java
 from magnetar.testing.processes import Child
 
 _ANSWER_TIMEOUT_S = 60

@@ -34,11 +34,24 @@ class Tally:
     failed: int = 0
 
 
-def run_parts(parts: Sequence[Part], words: str = "") -> int:
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Checks that run by themselves, and are reported in the same way."""
+
+    name: str
+    run: Callable[[str, Tally], None]
+    """Those whose name has these words in it."""
+
+
+def run_parts(parts: Sequence[Part | Suite], words: str = "") -> int:
     """Returns the exit code."""
     tally = Tally()
     for part in parts:
-        asyncio.run(_run_part(part, words, tally))
+        if isinstance(part, Suite):
+            print(f"{part.name}:", flush=True)
+            part.run(words, tally)
+        else:
+            asyncio.run(_run_part(part, words, tally))
     print(f"{tally.passed} passed, {tally.failed} failed", flush=True)
     return 0 if tally.passed and not tally.failed else 1
 

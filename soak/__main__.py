@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak import bookie_kills, fuzzing, ledger_chaos, pulsar_kills, sqlite_kills
+from soak import bookie_kills, fuzzing, ledger_chaos, pulsar_kills, spark_kills, sqlite_kills
 
 PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "bookie": [bookie_kills.soak],
@@ -20,6 +20,7 @@ PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "metadata": [sqlite_kills.soak],
     "fuzz": [fuzzing.soak],
     "pulsar": [pulsar_kills.soak],
+    "spark": [spark_kills.soak],
 }
 
 

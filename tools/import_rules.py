@@ -3,7 +3,8 @@
     python -m tools.import_rules     prints `file:line: rule: message`, exits 1 if there is any
 
 Rows:      a folder may import rows above its own, and itself. The first row's members may import each other.
-Counted:   every import: at the top, inside functions, behind TYPE_CHECKING, and `import_module("magnetar.…")`.
+Counted:   every import: at the top, inside functions, behind TYPE_CHECKING, and `import_module("magnetar.…")`. Where
+           it is matters only for islands: the command line goes there inside functions.
 To change the architecture, change ROWS and the table in ARCHITECTURE.md together.
 """
 
@@ -31,6 +32,7 @@ ROWS: list[tuple[str, ...]] = [
     ("ledger",),
     ("autorecovery",),
     ("topic",),
+    ("staging",),
     ("broker",),
     ("admin",),
     ("spark",),
@@ -39,6 +41,7 @@ ROWS: list[tuple[str, ...]] = [
 ]
 FREE_AMONG_THEMSELVES = ROWS[0]
 ISLANDS = frozenset({"spark"})  # Nothing else imports them: who installs the core does not need what they need.
+FERRIES = frozenset({"cli"})  # They may go to an island, but only inside functions: when a user asks for it.
 FILES_OF = {"__init__": "errors", "__main__": "cli"}  # Files of the package itself count as this folder.
 THIRD_PARTY = {  # Package → folders that may import it.
     "kazoo": ("metadata",),
@@ -61,6 +64,8 @@ class Import:
     line: int
     module: str
     """Absolute; for `from a import b` it is `a.b`, as b may be a module."""
+    is_deferred: bool = False
+    """Inside a function: done when that is called."""
 
 
 def check_source(text: str, path: str) -> list[Finding]:
@@ -74,19 +79,19 @@ def check_source(text: str, path: str) -> list[Finding]:
         return [Finding(1, "unknown-folder", message)]
     findings: set[Finding] = set()
     for found in imports_of(ast.parse(text, path), importer, is_package=path.endswith("__init__.py")):
-        findings.update(Finding(found.line, rule, message) for rule, message in _check(importer, folder, found.module))
+        findings.update(Finding(found.line, rule, message) for rule, message in _check(importer, folder, found))
     return sorted(findings)
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _check(importer: list[str], folder: str, module: str) -> Iterator[tuple[str, str]]:
-    parts = module.split(".")
+def _check(importer: list[str], folder: str, found: Import) -> Iterator[tuple[str, str]]:
+    parts = found.module.split(".")
     if parts[0] != PACKAGE:
         yield from _check_third_party(folder, parts[0])
     elif len(parts) > 1:
-        yield from _check_row(folder, parts[1])
+        yield from _check_row(folder, parts[1], is_deferred=found.is_deferred)
         yield from _check_codecs(importer, parts)
 
 
@@ -102,14 +107,17 @@ def _check_third_party(folder: str, package: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _check_row(folder: str, target: str) -> Iterator[tuple[str, str]]:
+def _check_row(folder: str, target: str, *, is_deferred: bool) -> Iterator[tuple[str, str]]:
     if target not in _ROW_OF:
         if not target.startswith("_"):  # `from magnetar import __version__` is no folder.
             yield "unknown-folder", f"{PACKAGE}.{target} is not in the table of tools/import_rules.py"
         return
     if target == folder or (folder in FREE_AMONG_THEMSELVES and target in FREE_AMONG_THEMSELVES):
         return
-    if target in ISLANDS:
+    if target in ISLANDS and folder in FERRIES:
+        if not is_deferred:
+            yield "island", f"{folder}/ imports {target}/ only inside the functions that need it"
+    elif target in ISLANDS:
         yield "island", f"nothing imports {target}/: move what is shared to a folder above both"
     elif _ROW_OF[target] == _ROW_OF[folder]:
         yield "sideways", f"{folder}/ and {target}/ are in one row and stay apart: move what is shared to a row above"
@@ -144,16 +152,26 @@ PROTOCOLS = frozenset({"bookkeeper", "pulsar", "kafka"})
 
 
 def imports_of(tree: ast.AST, importer: list[str], *, is_package: bool) -> Iterator[Import]:
-    for node in ast.walk(tree):
+    for node, is_deferred in _walk(tree):
         if isinstance(node, ast.Import):
-            yield from (Import(node.lineno, alias.name) for alias in node.names)
+            yield from (Import(node.lineno, alias.name, is_deferred) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = _base(node, importer, is_package)
-            yield from (Import(node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            yield from (Import(node.lineno, f"{base}.{alias.name}", is_deferred) for alias in node.names)
         elif isinstance(node, ast.Call) and _is_import_call(node):
             name = node.args[0]
             assert isinstance(name, ast.Constant)
-            yield Import(node.lineno, str(name.value))
+            yield Import(node.lineno, str(name.value), is_deferred)
+
+
+def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it is inside a function."""
+    left = [(tree, False)]
+    while left:
+        node, is_deferred = left.pop()
+        yield node, is_deferred
+        inside = is_deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        left += [(child, inside) for child in ast.iter_child_nodes(node)]
 
 
 def _base(node: ast.ImportFrom, importer: list[str], is_package: bool) -> str:

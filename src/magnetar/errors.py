@@ -642,3 +642,72 @@ class ConsumerAssignError(SubscriptionError):
 
 class InvalidCursorPositionError(SubscriptionError):
     """There is no such place in the topic to seek to."""
+
+
+# --- Spark and staging ------------------------------------------------------------------------------------------------
+
+
+class StagingError(MagnetarError):
+    """Something staged could not be written, committed or published."""
+
+
+class StagingRecordError(StagingError):
+    """A record of staging in the metadata store, or a task's message, is damaged."""
+
+
+class StagedLedgerGoneError(StagingError):
+    """A staged ledger is not there any more, or not as its task left it: nothing was committed, run the batch again."""
+
+
+class JobAlreadyCommittedError(StagingError):
+    """Another run of the job with this id was committed: what this run wrote is never seen."""
+
+
+class EpochOrderError(StagingError):
+    """An epoch cannot be committed or published: an earlier one is not done, or a later one was decided."""
+
+
+class StillPublishingError(StagingError):
+    """A broker copies a staged epoch into the topic, and goes on doing so: ask again."""
+
+    retryable = True
+
+
+class SparkFailedError(MagnetarError):
+    """Spark did not start, or a job on it failed; the message says why and what can be done."""
+
+
+class DataLossError(MagnetarError):
+    """Messages that a query was to read are not there; the message says which, why, and what can be done."""
+
+
+class DataTrimmedError(DataLossError):
+    """They were removed by retention or after compaction, as the topic's policies say: a gap, and nothing was lost."""
+
+
+class TopicRecreatedError(DataLossError):
+    """The topic is not the one that the query had begun to read: deleted, made anew, or rolled back."""
+
+
+class CheckpointMismatchError(MagnetarError):
+    """The checkpoint of a query belongs to other topics, or to a newer release."""
+
+
+class SinkDataError(MagnetarError):
+    """Rows that are to be written cannot be messages as they are; the message says what to change in the query."""
+
+
+class EncryptedMessageError(MagnetarError):
+    """A message is encrypted and cannot be opened here; `encrypted=raw` hands it out as it is."""
+
+
+class HttpRefusedError(BrokerError):
+    """A broker answered a request to its HTTP port with something other than success; `status` says with what."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class AuditInputError(MagnetarError):
+    """A log or an archive that an audit was given is not there, or is not what it takes; the message says what is."""

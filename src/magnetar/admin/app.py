@@ -90,7 +90,9 @@ class AdminApp:
     async def _answer(self, route: Route, request: Request) -> Response:
         context = self._context()
         if context is None:
-            raise RestError(UNAVAILABLE, "the broker is starting: try again")
+            response = _error(UNAVAILABLE, "the broker is starting: try again")
+            response.headers["Retry-After"] = "1"  # Nothing was begun: whoever asked may ask again.
+            return response
         body = await _body(request)
         call = Call(context, request.path_params, dict(request.query_params), body, route.domain)
         result = await route.handler(call)

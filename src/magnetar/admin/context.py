@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from magnetar.admin.segment_book import SegmentBook
 from magnetar.admin.stats.rates import RateBook
 from magnetar.bookie.http import Health
 from magnetar.broker.broker import Broker
@@ -17,3 +18,4 @@ class AdminContext:
     metrics: Metrics
     health: Callable[[], Health]
     rates: RateBook
+    segments: SegmentBook = field(default_factory=SegmentBook)

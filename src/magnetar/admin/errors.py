@@ -50,6 +50,7 @@ _STATUS: Final[tuple[tuple[type[MagnetarError], int], ...]] = (  # The first cla
     (errors.ResourceInUseError, CONFLICT),
     (errors.BadVersionError, CONFLICT),
     (errors.CompactionError, CONFLICT),
+    (errors.EpochOrderError, CONFLICT),
     (errors.ResourceLimitError, PRECONDITION_FAILED),
     (errors.InvalidPolicyError, PRECONDITION_FAILED),
     (errors.InvalidCursorPositionError, PRECONDITION_FAILED),

@@ -19,6 +19,7 @@ async def find(call: Call) -> dict[str, Any]:
         "ledgerId": found.position.ledger_id,
         "entryId": found.position.entry_id,
         "batchIndex": found.skipped if found.skipped else -1,
+        "index": await topic.log.index_of(found.position) + found.skipped,
     }
 
 

@@ -24,6 +24,8 @@ from magnetar.broker.schemas.ledgers import BookieSchemaLedgers
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.storage import SchemaStorage
 from magnetar.broker.service import BrokerService
+from magnetar.broker.staged_publishing import StagedPublishing
+from magnetar.broker.staged_sweeping import BrokerPublisher, StagedSweeping
 from magnetar.broker.topic_schemas import TopicSchemas
 from magnetar.broker.topics import Topics
 from magnetar.broker.upkeep import Upkeep
@@ -41,6 +43,8 @@ class Broker:
 
     service: BrokerService
     front_end: FrontEnd
+    staged: StagedPublishing
+    sweeping: StagedSweeping
 
     def __init__(self) -> None:
         """For `open` only."""
@@ -105,6 +109,12 @@ class Broker:
         upkeep = Upkeep(self.service)
         self._closing.push_async_callback(upkeep.aclose)
         upkeep.start()
+        self.staged = StagedPublishing(self.service, store, client)
+        self._closing.push_async_callback(self.staged.aclose)
+        publisher = BrokerPublisher(self.service, self.staged)
+        self.sweeping = StagedSweeping(self.service, store, client, publisher)
+        self._closing.push_async_callback(self.sweeping.aclose)
+        self.sweeping.start()
         self._closing.callback(front_end.stop_listening)
         observe_broker(metrics, self)
         await front_end.start(self.service)

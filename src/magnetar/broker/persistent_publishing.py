@@ -79,6 +79,17 @@ class PublishingSide(Topic):
         if self._publish_limit is not None:
             self._limit_rate(publish)
 
+    def publish_staged(self, publish: Publish, body: Buffer) -> None:
+        """Like `publish`, for one who knows what of it is here: duplicates are not looked for."""
+        if self._refusal is not None:
+            raise type(self._refusal)(str(self._refusal))
+        if self._inspects:
+            self._inspect(body)
+        self.log.append(body, publish[3], publish)
+        publish[0].pending += 1
+        if self._publish_limit is not None:
+            self._limit_rate(publish)
+
     def publish_run(
         self, producer: Producer, sends: Sequence[Send], first: int, end: int, view: memoryview, now: float
     ) -> Published:
@@ -199,7 +210,11 @@ class PublishingSide(Topic):
         return -1 if self.dedup is None else self.dedup.last_sequence_id(producer_name)
 
     async def _store_epoch(self, epoch: int) -> None:
-        await self._finish(self.log.set_property(EPOCH_PROPERTY, str(epoch)))
+        await self.note(EPOCH_PROPERTY, str(epoch))
+
+    async def note(self, key: str, value: str | None) -> None:
+        """A property of the topic, durable when this returns; None removes it."""
+        await self._finish(self.log.set_property(key, value))
 
 
 def _must_inspect(policies: EffectivePolicies) -> bool:

@@ -24,6 +24,7 @@ from magnetar.broker.names import TopicName
 from magnetar.broker.persistent_publishing import EPOCH_PROPERTY
 from magnetar.broker.persistent_subscribing import SubscribingSide
 from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.sink_marks import unfinished
 from magnetar.broker.subscriptions import Subscriptions
 from magnetar.config.root import Config
 from magnetar.config.topic import TopicConfig
@@ -88,6 +89,8 @@ class PersistentTopic(SubscribingSide):
         config, parts = self._parts.config, self._parts.log
         quorums = _config_for(config.topic, self.policies)
         sizes = QuorumSizes(quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum)
+        for key, start in unfinished(self.log.properties).items():
+            self.log.hold(key, start)
         cursor_parts = CursorParts(parts.client, parts.store, parts.entropy, sizes, config.cursor)
         self.cursors = await Cursors.open(
             self.name.log_name, self.log.chain, cursor_parts, on_fenced=self.on_fenced, is_new=self.log.is_new

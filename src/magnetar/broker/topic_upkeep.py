@@ -17,6 +17,7 @@ from typing import Final
 from magnetar.broker.compaction import CompactionStatus
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.policies.values import DeleteMode, QuotaPolicy
+from magnetar.broker.sink_marks import has_marks
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.errors import BacklogQuotaExceededError
@@ -156,10 +157,20 @@ def is_idle(topic: Topic, now_s: float) -> bool:
         return False
     if not isinstance(topic, PersistentTopic):
         return True
+    if has_marks(topic.log.properties):  # A job publishes to it, without ever being connected.
+        return False
+    if _is_retained(topic, now_s - topic.last_used_s):
+        return False
     durable = [each for each in topic.subscriptions.values() if each.cursor.is_durable]
     if inactive.mode is DeleteMode.NO_SUBSCRIPTIONS:
         return not durable
     return all(not each.cursor.backlog_entries() for each in durable)
+
+
+def _is_retained(topic: PersistentTopic, unused_s: float) -> bool:
+    """Messages that are to be kept for a time keep their topic for as long."""
+    minutes = topic.policies.retention.minutes
+    return topic.log.chain.entries > 0 and (minutes < 0 or unused_s < minutes * 60)
 
 
 async def remember_producers(topic: PersistentTopic, idle_s: float, now_s: float) -> None:

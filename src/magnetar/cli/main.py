@@ -28,6 +28,7 @@ COMMANDS = {
     "subscriptions": ("magnetar.cli.subscriptions", "List, make, move and delete subscriptions."),
     "namespaces": ("magnetar.cli.namespaces", "List, make and delete namespaces, and set their policies."),
     "tenants": ("magnetar.cli.tenants", "List, make and delete tenants."),
+    "pipeline": ("magnetar.cli.pipeline", "Archive, audit, scrub, replay and compact, on Spark."),
     "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
     "metadata": ("magnetar.cli.metadata", "Initialise and inspect the metadata of a cluster."),
     "broker": ("magnetar.cli.broker", "Run a broker."),

@@ -23,6 +23,7 @@ from magnetar.client.inbox import Inbox
 from magnetar.client.message import LATEST, MessageId, before
 from magnetar.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from magnetar.client.producer import Producer
+from magnetar.client.raw_reader import RawReader
 from magnetar.client.reader import Reader
 from magnetar.client.topic_consumer import TopicConsumer
 from magnetar.client.topic_producer import TopicProducer
@@ -73,6 +74,13 @@ class PulsarClient:
         parts = [TopicConsumer(self._brokers, part, name, options, start=after, inbox=inbox) for part in topics]
         await self._open(parts)
         return Reader(full_name(topic), parts, inbox, after)
+
+    async def raw_reader(self, topic: str, start: MessageId) -> RawReader:
+        """Whole entries, from this one on, of a topic without partitions or of one partition; it is not created."""
+        name = f"reader-{self._brokers.entropy.uuid().hex[:_NAME_DIGITS]}"
+        reader = RawReader(self._brokers, full_name(topic), name, before(start))
+        await self._open([reader])
+        return reader
 
     async def partitions_of(self, topic: str, *, create: bool = False) -> int:
         """0: not partitioned. `create`: the broker may make the topic, if its policies say so."""

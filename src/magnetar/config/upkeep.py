@@ -66,6 +66,19 @@ class UpkeepConfig:
         at_most=_DAY_S,
         pulsar="brokerDeleteInactiveTopicsFrequencySeconds",
     )
+    staging_sweep_s: int = knob(
+        600,
+        "How often staged epochs that were left behind are published, and staged ledgers that nobody wants deleted.",
+        at_least=1,
+        at_most=_DAY_S,
+    )
+    # Longer than any task runs: what is older was given up by everybody.
+    staging_ttl_minutes: int = knob(
+        1_440,
+        "How old a staged ledger is when it is deleted although its epoch is not done.",
+        at_least=1,
+        at_most=525_600,
+    )
 
     def __post_init__(self) -> None:
         check_knobs(self)

@@ -100,7 +100,7 @@ def interpret_bodies(
         finding = _FINDINGS.get(code, Finding.REFUSED)
         return Answer(finding, code=code, why=code.name if finding is Finding.REFUSED else "")
     try:
-        entries = [_open(keys, entry_id, step, body) for step, body in enumerate(bodies)]
+        entries = _open(keys, entry_id, bodies)
     except DigestMismatchError as error:
         return Answer(Finding.DAMAGED, code=code, why=str(error))
     if not entries:
@@ -117,10 +117,10 @@ def _bodies(response: AnyResponse) -> Sequence[Buffer]:
     return ()
 
 
-def _open(keys: LedgerKeys, first: int, step: int, body: Buffer) -> Entry:
+def _open(keys: LedgerKeys, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
     if first == LAST_ENTRY:
-        return keys.digest.open_last(keys.ledger_id, body)
-    return keys.digest.open(keys.ledger_id, first + step, body)
+        return [keys.digest.open_last(keys.ledger_id, body) for body in bodies]
+    return keys.digest.open_run(keys.ledger_id, first, bodies)
 
 
 async def ask(bookies: Bookies, bookie_id: BookieId, keys: LedgerKeys, request: ReadEntry, timeout_s: float) -> Answer:

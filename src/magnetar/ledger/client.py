@@ -142,6 +142,10 @@ class LedgerClient:
         writer.on_ended = self._forget
         return writer
 
+    async def next_id(self) -> LedgerId:
+        """For a ledger that is created later, with this `ledger_id`: for whoever must note it before it exists."""
+        return await self._ids.next_id()
+
     async def _take_back(self, created: Versioned[LedgerMetadata]) -> None:
         """Of a ledger that nobody has heard of: it would stay open for ever."""
         try:

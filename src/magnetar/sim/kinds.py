@@ -1,4 +1,4 @@
-"""The kinds of seeds: worlds of ledgers, and worlds of topics. Each has faults and a purpose of its own."""
+"""The kinds of seeds: worlds of ledgers, of topics, and of staging. Each has faults and a purpose of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from magnetar.sim.ledgers import options as ledger_options
 from magnetar.sim.ledgers import report as ledger_report
 from magnetar.sim.ledgers import run as ledger_run
 from magnetar.sim.ledgers.report import Report
+from magnetar.sim.staging import options as staging_options
+from magnetar.sim.staging import run as staging_run
 from magnetar.sim.topics import options as topic_options
 from magnetar.sim.topics import run as topic_run
 
@@ -34,6 +36,9 @@ KINDS: Final[dict[str, Kind]] = {
         "ledgers", ledger_options.FAULTS, ledger_options.draw, ledger_run.run_seed, ledger_report.MUST_HAPPEN
     ),
     "topics": Kind("topics", topic_options.FAULTS, topic_options.draw, topic_run.run_seed, topic_run.MUST_HAPPEN),
+    "staging": Kind(
+        "staging", staging_options.FAULTS, staging_options.draw, staging_run.run_seed, staging_run.MUST_HAPPEN
+    ),
 }
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from magnetar.errors import ConfigError, MissingDependencyError, ProcessFailedError
-from magnetar.testing.java import find_java
+from magnetar.runtime.java import find_java
 from magnetar.testing.processes import Child, free_port, is_port_free, wait_for
 
 HOST = "127.0.0.1"

@@ -54,6 +54,7 @@ class TopicLog:
         self._reads = LogReads(self.chain, parts.client, config)
         self._index = LogIndex(node, self._read_one, self._reads.read)
         self._watchers: tuple[Callable[[], None], ...] = ()
+        self._held: dict[str, Position] = {}
         self._keeper: LedgerKeeper
 
     @classmethod
@@ -230,6 +231,13 @@ class TopicLog:
 
     # --- giving room back ---------------------------------------------------------------------------------------------
 
+    def hold(self, key: str, after: Position | None) -> None:
+        """Nothing behind this position is trimmed, until it is called with None."""
+        if after is None:
+            self._held.pop(key, None)
+        else:
+            self._held[key] = after
+
     async def trim(self, consumed: Position, *, retention_ms: int = 0, retention_bytes: int = 0) -> list[LedgerSpan]:
         """Drops ledgers that are read by everybody and not retained (trimming.py); returns them.
 
@@ -239,10 +247,12 @@ class TopicLog:
         async with self._node.change:
             retention = Retention(retention_ms, retention_bytes)
             now_ms = self._parts.entropy.wall_ms()
+            consumed = min(consumed, *self._held.values()) if self._held else consumed
             return await self._drop(ledgers_to_drop(self.chain.spans, consumed, retention, now_ms))
 
     async def truncate(self) -> list[LedgerSpan]:
-        """Drops every entry there is now. The owner moves its cursors to the end, before or after."""
+        """Drops every entry there is now, but for what is held. The owner moves its cursors to the end, before or
+        after."""
         await self.roll()
         return await self.trim(LATEST)
 

@@ -98,7 +98,7 @@ async def test_a_place_is_found_or_refused_with_what_one_looks_like() -> None:
     async with admin_world() as world:
         await world.publish(5)
         found = (await world.get(f"{TOPIC}/place?at=-2")).json
-        assert (found["entryId"], found["batchIndex"]) == (3, -1)
+        assert (found["entryId"], found["batchIndex"], found["index"]) == (3, -1, 3)
         refused = await world.get(f"{TOPIC}/place?at=yesterday")
         assert (refused.status, "-10m" in refused.reason) == (412, True)
         assert (await world.get(f"{TOPIC}/place")).status == 400

@@ -208,6 +208,24 @@ async def test_topics_that_nobody_uses_are_deleted_and_those_with_a_subscription
         assert sorted(topic.name.local for topic in service.topics.loaded()) == ["kept", "used"]
 
 
+@pytest.mark.parametrize(("minutes", "unused_s", "stays"), [(-1, 10**6, True), (10, 500, True), (10, 700, False)])
+async def test_a_topic_that_nobody_uses_stays_while_its_messages_are_to_be_kept(
+    minutes: int, unused_s: int, stays: bool
+) -> None:
+    retention = TopicDefaultsConfig(retention_minutes=minutes, retention_mb=-1)
+    async with broker_world(broker=BrokerConfig(inactive_topics_s=1), defaults=retention) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.published(1, 0, b"x")
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id, close.close_producer.request_id = 1, 1
+        talker.send(close)
+        await talker.answer(BaseCommand.SUCCESS)
+        (await world.topic("t")).last_used_s -= unused_s
+        await Upkeep(world.broker.service).run_chore("idle")
+        assert bool(world.broker.service.topics.loaded()) is stays
+
+
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,14 @@ def test_nothing_imports_spark(path: str) -> None:
     assert rules_broken_by("from magnetar.spark.source import Source", path) == ["island"]
 
 
+def test_the_command_line_imports_spark_inside_functions() -> None:
+    inside = "def f():\n    if True:\n        from magnetar.spark.source import Source"
+    assert rules_broken_by(inside, "cli/pipeline.py") == []
+    assert rules_broken_by(inside, "testing/a.py") == ["island"]
+    hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from magnetar.spark import source"
+    assert rules_broken_by(hidden, "cli/pipeline.py") == ["island"]
+
+
 def test_spark_may_import_itself_and_what_is_above() -> None:
     assert rules_broken_by("import magnetar.spark.x, magnetar.ledger.y\nimport pyspark", "spark/source.py") == []
 

@@ -28,7 +28,8 @@ from magnetar.sim.mutants.registry import MUTANTS
 CONTROL: Final = 0
 """In place of a mutant's number: no bug at all."""
 CONTROL_OF_TOPICS: Final = -1
-CONTROLS: Final = {CONTROL: "ledgers", CONTROL_OF_TOPICS: "topics"}
+CONTROL_OF_STAGING: Final = -2
+CONTROLS: Final = {CONTROL: "ledgers", CONTROL_OF_TOPICS: "topics", CONTROL_OF_STAGING: "staging"}
 RUN: Final = "run"
 _SCENE_SEEDS: Final = 10
 _CHUNK: Final = 4  # Seeds of one job: long enough that handing it over costs nothing, short enough to stop in time.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.sim.mutants import journaling, recovering, serving, storing, topics, writing
+from magnetar.sim.mutants import journaling, recovering, serving, staging, storing, topics, writing
 from magnetar.sim.mutants.mutant import Mutant
 
 _ALL: Final = [
@@ -14,6 +14,7 @@ _ALL: Final = [
     *journaling.MUTANTS,
     *storing.MUTANTS,
     *topics.MUTANTS,
+    *staging.MUTANTS,
 ]
 MUTANTS: Final[dict[int, Mutant]] = {mutant.number: mutant for mutant in sorted(_ALL, key=lambda known: known.number)}
 assert len(MUTANTS) == len(_ALL), "a number is given twice"

@@ -7,7 +7,8 @@ App:       node of a producer or a consumer; what it must remember over its live
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -112,12 +113,19 @@ class TopicCluster(Cluster):
                 node.client, node.broker = client, broker
                 self.watch.note(f"{node.name} serves")
                 try:
-                    await node.stopping.wait()
+                    async with self.beside(node, broker):
+                        await node.stopping.wait()
                 finally:
                     node.client = node.broker = None
                     await broker.aclose()
         finally:
             await store.aclose()
+
+    @asynccontextmanager
+    async def beside(self, node: BrokerNode, broker: Broker) -> AsyncIterator[None]:
+        """What else a broker's process does while it serves: nothing, in a world of topics alone."""
+        del node, broker
+        yield
 
     def running_owners(self) -> list[str]:
         return [node.name for node in self.brokers.values() if node.broker is not None]

@@ -131,10 +131,10 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         client=_draw_client(random),
         send_timeout_s=random.choice((0.5, 2.0, 10.0)),
     )
-    return _replaced(options, override or {}, without)
+    return replaced(options, override or {}, without)
 
 
-def _replaced(options: TopicOptions, override: Mapping[str, Any], without: tuple[str, ...]) -> TopicOptions:
+def replaced(options: TopicOptions, override: Mapping[str, Any], without: tuple[str, ...]) -> TopicOptions:
     known = frozenset(field.name for field in dataclasses.fields(TopicOptions))
     of_base = {name: value for name, value in override.items() if name in _BASE and name not in known}
     base = dataclasses.replace(options.base, **of_base)

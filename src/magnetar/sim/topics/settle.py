@@ -42,17 +42,17 @@ _QUEUE_MAX: Final = 100
 async def settle(cluster: TopicCluster, workload: TopicWorkload, nemesis: TopicNemesis, watch: TopicWatch) -> None:
     watch.note("everything heals")
     nemesis.stop()
-    await _until(cluster, lambda: bookies_up(cluster), "V1", "bookies that were healed do not come back")
+    await until(cluster, lambda: bookies_up(cluster), "V1", "bookies that were healed do not come back")
     everybody = len(cluster.brokers)
-    await _until(cluster, lambda: len(cluster.running_owners()) == everybody, "V2", "brokers do not come back")
+    await until(cluster, lambda: len(cluster.running_owners()) == everybody, "V2", "brokers do not come back")
     cluster.board.tell_everybody()
     if up_enough(cluster):
-        await _end_apps(cluster, workload, watch)
-        await _unload_all(cluster)
-        await _audit(cluster, watch)
+        await end_apps(cluster, workload, watch)
+        await unload_all(cluster)
+        await audit(cluster, watch)
     else:
         watch.counters["seeds left open for lack of bookies"] += 1
-    await _end(cluster, watch)
+    await end(cluster, watch)
 
 
 def up_enough(cluster: TopicCluster) -> bool:
@@ -60,7 +60,7 @@ def up_enough(cluster: TopicCluster) -> bool:
     return sum(node.bookie is not None for node in cluster.bookies.values()) >= cluster.options.ensemble
 
 
-async def _until(cluster: TopicCluster, condition: Callable[[], bool], invariant: str, what: str) -> bool:
+async def until(cluster: TopicCluster, condition: Callable[[], bool], invariant: str, what: str) -> bool:
     end = cluster.world.loop.now + SETTLE_LIMIT_S
     while not condition():
         if cluster.world.loop.now >= end:
@@ -70,18 +70,18 @@ async def _until(cluster: TopicCluster, condition: Callable[[], bool], invariant
     return True
 
 
-async def _end_apps(cluster: TopicCluster, workload: TopicWorkload, watch: TopicWatch) -> None:
+async def end_apps(cluster: TopicCluster, workload: TopicWorkload, watch: TopicWatch) -> None:
     """Producers have everything stored, and consumers have left."""
     for producer in workload.producers:
         producer.is_over = True
     for consumer in workload.consumers:
         consumer.is_over = True
     for name, node in cluster.apps.items():
-        if await _until(cluster, partial(getattr, node, "is_done"), "V2", f"{name} does not end"):
+        if await until(cluster, partial(getattr, node, "is_done"), "V2", f"{name} does not end"):
             await wait_exit(cluster, name, watch)
 
 
-async def _unload_all(cluster: TopicCluster) -> None:
+async def unload_all(cluster: TopicCluster) -> None:
     """A broker whose topic another one took by mistake does not know it before it writes, and serves old news."""
     for node in cluster.brokers.values():
         if node.broker is not None:
@@ -97,21 +97,21 @@ async def _unload(broker: Broker) -> None:
 # --- the audit --------------------------------------------------------------------------------------------------------
 
 
-async def _audit(cluster: TopicCluster, watch: TopicWatch) -> None:
-    async def audit(client: PulsarClient) -> None:
+async def audit(cluster: TopicCluster, watch: TopicWatch) -> None:
+    async def look(client: PulsarClient) -> None:
         for topic in cluster.topic_options.topic_names:
-            watch.told.audits[topic] = await _read_patiently(client, topic, watch)
+            watch.told.audits[topic] = await read_patiently(client, topic, watch)
         watch.tell("at_audit")
         for progress in watch.told.progress.values():
             await _drain(client, progress, watch)
             _check_backlog(cluster, progress, watch)
 
-    node = cluster.add_app(AUDITOR, audit, options=_PATIENT)
-    await _until(cluster, lambda: node.is_done, "V2", "the audit does not end")
+    node = cluster.add_app(AUDITOR, look, options=_PATIENT)
+    await until(cluster, lambda: node.is_done, "V2", "the audit does not end")
     await wait_exit(cluster, AUDITOR, watch)
 
 
-async def _read_patiently(client: PulsarClient, topic: str, watch: TopicWatch) -> list[Audited]:
+async def read_patiently(client: PulsarClient, topic: str, watch: TopicWatch) -> list[Audited]:
     for tries_left in reversed(range(_TRIES_MAX)):
         try:
             return await _read_all(client, topic)
@@ -207,7 +207,7 @@ def _check_backlog(cluster: TopicCluster, progress: Progress, watch: TopicWatch)
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def _end(cluster: TopicCluster, watch: TopicWatch) -> None:
+async def end(cluster: TopicCluster, watch: TopicWatch) -> None:
     """Clients have ended by themselves, if they could; then the brokers, then what they stood on."""
     for name, app in cluster.apps.items():
         if not app.is_done and cluster.world.process(name) is not None:

@@ -19,6 +19,7 @@ import hmac
 import struct
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from crc32c import crc32c
@@ -29,7 +30,9 @@ from magnetar.wire.bookkeeper.frames import Buffer
 METADATA = struct.Struct(">qqqq")
 _LAC = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
+_CRC32C_HEAD = struct.Struct(">qqqqI")
 _CRC32 = struct.Struct(">Q")
+_entry: Final = tuple.__new__  # Half the price of Entry(…), for every entry.
 
 
 class DigestType(enum.Enum):
@@ -89,6 +92,10 @@ class EntryDigest(ABC):
             raise _other_ledger("an intact entry", found_ledger, ledger_id)
         return Entry(entry_id, lac, length, payload)
 
+    def open_run(self, ledger_id: int, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
+        """Entries that follow each other, as one answer brings them."""
+        return [self.open(ledger_id, entry_id, body) for entry_id, body in enumerate(bodies, first)]
+
     def seal_lac(self, ledger_id: int, lac: int) -> bytes:
         head = _LAC.pack(ledger_id, lac)
         return head + self.digest(head, b"")
@@ -130,6 +137,22 @@ class Crc32cDigest(EntryDigest):
 
     def digest(self, head: Buffer, payload: Buffer) -> bytes:
         return _CRC32C.pack(crc32c(payload, crc32c(head)))
+
+    def open_run(self, ledger_id: int, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
+        """The same in about half of the time: readers open thousands of small entries in one go."""
+        entries = []
+        unpack, head_bytes, metadata_bytes = _CRC32C_HEAD.unpack_from, _CRC32C_HEAD.size, METADATA.size
+        for entry_id, body in enumerate(bodies, first):
+            if len(body) < head_bytes:
+                return super().open_run(ledger_id, first, bodies)
+            view = memoryview(body)
+            found_ledger, found_entry, lac, length, found_digest = unpack(view)
+            payload = view[head_bytes:]
+            digest = crc32c(payload, crc32c(view[:metadata_bytes]))
+            if digest != found_digest or found_ledger != ledger_id or found_entry != entry_id:
+                return super().open_run(ledger_id, first, bodies)  # Which raises, and says what is wrong.
+            entries.append(_entry(Entry, (entry_id, lac, length, payload)))
+        return entries
 
 
 class Crc32Digest(EntryDigest):

@@ -58,6 +58,35 @@ def test_add_frame_of_the_encoder_is_apaches(kind: DigestType, password: str, na
 CHECKED = [kind for kind in DigestType if kind is not DigestType.DUMMY]
 
 
+@pytest.mark.parametrize(("kind", "password"), BOTH)
+def test_a_run_of_entries_is_opened_as_each_of_them_is(kind: DigestType, password: str) -> None:
+    digest = entry_digest(kind, PASSWORDS[password])
+    bodies = [
+        digest.seal(LEDGER, ENTRY + step, LAC, LENGTH + step, payload) + payload
+        for step, payload in enumerate(PAYLOADS.values())
+    ]
+    opened = digest.open_run(LEDGER, ENTRY, bodies)
+    assert opened == [digest.open(LEDGER, ENTRY + step, body) for step, body in enumerate(bodies)]
+    assert [bytes(entry.payload) for entry in opened] == list(PAYLOADS.values())
+    assert digest.open_run(LEDGER, ENTRY, []) == []
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+@pytest.mark.parametrize("damage", ["payload", "another entry", "another ledger", "cut short"])
+def test_a_run_with_one_entry_that_is_wrong_is_refused(kind: DigestType, damage: str) -> None:
+    digest = entry_digest(kind)
+    good = digest.seal(LEDGER, ENTRY, LAC, LENGTH, PAYLOAD) + PAYLOAD
+    following = digest.seal(LEDGER, ENTRY + 1, LAC, LENGTH, PAYLOAD) + PAYLOAD
+    wrong = {
+        "payload": following[:-1] + bytes([following[-1] ^ 1]),
+        "another entry": digest.seal(LEDGER, ENTRY + 2, LAC, LENGTH, PAYLOAD) + PAYLOAD,
+        "another ledger": digest.seal(LEDGER + 1, ENTRY + 1, LAC, LENGTH, PAYLOAD) + PAYLOAD,
+        "cut short": following[:20],
+    }[damage]
+    with pytest.raises(DigestMismatchError):
+        digest.open_run(LEDGER, ENTRY, [good, wrong])
+
+
 def _sealed(digest: EntryDigest, payload: bytes = PAYLOAD) -> bytes:
     return digest.seal(LEDGER, ENTRY, LAC, LENGTH, payload) + payload
 

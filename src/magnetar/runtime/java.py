@@ -85,7 +85,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 @functools.lru_cache(maxsize=8)  # A runtime is asked once per process: the question takes a third of a second.
 def _version_of(executable: Path) -> int | None:
     try:
-        answer = subprocess.run(
+        answer = subprocess.run(  # noqa: S603 - whatever calls itself java, where the user said that it is
             [executable, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):

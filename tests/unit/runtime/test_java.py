@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.errors import MissingDependencyError
-from magnetar.testing import java
-from magnetar.testing.java import Java, find_java, parse_version
+from magnetar.runtime import java
+from magnetar.runtime.java import Java, find_java, parse_version
 
 
 def make_java(home: Path, version: str) -> Path:

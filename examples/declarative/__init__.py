@@ -1,0 +1,1 @@
+"""A declarative pipeline on topics: `make example-pipeline`."""

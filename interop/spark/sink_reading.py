@@ -1,0 +1,58 @@
+"""What the official client finds in a topic, and what is asked of the admin interface before."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+
+from magnetar.testing.standalone_process import StandaloneProcess
+
+
+@dataclass(frozen=True)
+class Found:
+    value: bytes
+    key: str
+    partition: int
+    event_ms: int
+    properties: dict[str, str]
+
+
+def read_topic(client: pulsar.Client, topic: str, wait_ms: int = 2_000) -> list[Found]:
+    """All that is there, partition by partition; each partition in its order."""
+    consumer = client.subscribe(topic, "all-of-it", initial_position=pulsar.InitialPosition.Earliest)
+    found: list[Found] = []
+    try:
+        while True:
+            message = consumer.receive(wait_ms)
+            found.append(
+                Found(
+                    message.data(),
+                    message.partition_key(),
+                    message.message_id().partition(),
+                    message.event_timestamp(),
+                    message.properties(),
+                )
+            )
+    except pulsar.Timeout:
+        return sorted(found, key=lambda each: each.partition)
+    finally:
+        consumer.unsubscribe()
+        consumer.close()
+
+
+def make_partitioned(standalone: StandaloneProcess, topic: str, partitions: int) -> None:
+    post(standalone, f"/admin/v2/persistent/public/default/{topic}/partitions", partitions, method="PUT")
+
+
+def post(standalone: StandaloneProcess, path: str, body: Any, method: str = "POST") -> None:
+    request = urllib.request.Request(
+        f"{standalone.admin_url}{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    urllib.request.urlopen(request, timeout=30).close()

@@ -1,0 +1,208 @@
+"""A topic as ledgers, for those who read it from the bookies themselves. Paths that Pulsar does not have.
+
+Segments:  every ledger of the topic with its first index, its metadata and what opens it; and how far the topic is
+           confirmed at the same moment. The topic is loaded, and never made.
+Wait:      the same end, as soon as it has moved: no thread and no polling, but a bounded number of requests that wait.
+Cut:       where to stop reading so that it is about so many messages (by indexes) and bytes (by the mean size of each
+           ledger's entries, so an estimate).
+Read next: segment_book.py; spark/cluster.py (who asks)
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BAD_REQUEST, NOT_FOUND, RestError
+from magnetar.admin.route import Query, Route
+from magnetar.admin.segment_book import LedgerFacts
+from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.errors import EntryAbsentError, MetadataUnavailableError, NoSuchLedgerError, TopicNotFoundError
+from magnetar.topic.chain import LedgerChain, LedgerSpan
+from magnetar.topic.position import LATEST, Position
+from magnetar.wire.bookkeeper.digests import DigestType
+
+_TRIMMED_MAX: Final = 5  # How often ledgers may go while they are described.
+_WAIT_MS_MAX: Final = 20_000
+_WAIT_MS: Final = 500
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+async def cluster(call: Call) -> dict[str, Any]:
+    config = call.service.config
+    return {
+        "ledgersRoot": config.metadata.ledgers_root,
+        "ensembleSize": config.topic.ensemble_size,
+        "writeQuorum": config.topic.write_quorum,
+        "ackQuorum": config.topic.ack_quorum,
+        "digestType": DigestType.CRC32C.name,
+        "maxMessageBytes": config.pulsar.message_bytes_max,
+    }
+
+
+async def segments(call: Call) -> dict[str, Any]:
+    first = call.query_number("from", 0)
+    topic = await _existing(call)
+    log, chain = topic.log, topic.log.chain
+    for _ in range(_TRIMMED_MAX):
+        known = chain.spans  # All of one moment: nothing is awaited up to `earliest`.
+        spans = [span for span in known if span.ledger_id >= first]
+        end, earliest = _end(topic), chain.first_position
+        try:
+            facts = await call.context.segments.facts_of(log, topic.ledger_client, spans)
+        except (NoSuchLedgerError, EntryAbsentError):
+            if all(chain.span_of(span.ledger_id) is not None for span in spans):
+                raise
+            continue
+        return {
+            "topic": str(topic.name),
+            **end,
+            "earliest": _json(earliest),
+            "terminated": log.is_terminated,
+            "ledgers": [
+                _ledger(span, fact, is_last=span is known[-1], next_index=end["nextIndex"])
+                for span, fact in zip(spans, facts, strict=True)
+            ],
+        }
+    raise MetadataUnavailableError(f"ledgers of {topic.name} are trimmed faster than they can be listed: try again")
+
+
+def _ledger(span: LedgerSpan, facts: LedgerFacts, *, is_last: bool, next_index: int) -> dict[str, Any]:
+    return {
+        "ledgerId": span.ledger_id,
+        "entries": span.entries,
+        "sizeBytes": span.size_bytes,
+        "closed": bool(span.closed_ms) or not is_last,
+        "closedMs": span.closed_ms,
+        "firstIndex": next_index if facts.first_index is None else facts.first_index,
+        "firstPublishMs": facts.first_publish_ms,
+        "metadata": base64.b64encode(facts.encoded).decode(),
+        "digestType": facts.digest_type.name,
+        "password": base64.b64encode(facts.password).decode(),
+    }
+
+
+# --- how far it is ----------------------------------------------------------------------------------------------------
+
+
+async def wait(call: Call) -> dict[str, Any]:
+    after = _position(call, "after")
+    timeout_ms = min(max(call.query_number("timeoutMs", _WAIT_MS), 0), _WAIT_MS_MAX)
+    topic = await _existing(call)
+    has_waited = await call.context.segments.wait_beyond(topic.log, after, timeout_ms / 1000)
+    return {**_end(topic), "busy": not has_waited}
+
+
+def _end(topic: PersistentTopic) -> dict[str, Any]:
+    return {"lastConfirmed": _json(topic.log.last_confirmed), "nextIndex": topic.log.next_confirmed_index}
+
+
+# --- where to stop ----------------------------------------------------------------------------------------------------
+
+
+async def cut(call: Call) -> dict[str, Any]:
+    start, wanted = _position(call, "from"), _position(call, "to", LATEST)
+    messages, size_bytes = call.query_number("messages", 0), call.query_number("bytes", 0)
+    if messages < 0 or size_bytes < 0:
+        raise RestError(BAD_REQUEST, "messages and bytes are at least 1, or left out")
+    topic = await _existing(call)
+    chain = topic.log.chain
+    start, end = chain.at_or_after(start), min(wanted, chain.end)
+    if start >= end:
+        return _json(end)
+    least = chain.next_position(start)
+    if messages:
+        index = await topic.log.index_of(start)
+        end = min(end, max(least, await topic.log.position_at_index(index + messages)))
+    if size_bytes:
+        end = min(end, max(least, position_after_bytes(chain, start, size_bytes)))
+    return _json(end)
+
+
+def position_after_bytes(chain: LedgerChain, start: Position, size_bytes: int) -> Position:
+    """The first entry from `start` on that does not fit, as if the entries of one ledger were all of the same size."""
+    room = size_bytes
+    for span in chain.spans:
+        if span.ledger_id < start.ledger_id or not span.entries:
+            continue
+        first = start.entry_id if span.ledger_id == start.ledger_id else 0
+        mean = max(1, span.size_bytes // span.entries)
+        entries = max(0, span.entries - first)
+        if room < entries * mean:
+            return Position(span.ledger_id, first + room // mean)
+        room -= entries * mean
+    return chain.end
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+async def _existing(call: Call) -> PersistentTopic:
+    """Loaded. A partition that nobody has used yet belongs to a topic that is there: it is begun."""
+    try:
+        return await call.persistent()
+    except (TopicNotFoundError, RestError) as error:
+        if isinstance(error, RestError) and error.status != NOT_FOUND:
+            raise
+    name = call.topic
+    if name.is_partition and await call.service.resources.partitioned_topics.get(name.without_partition()) is not None:
+        found = await call.service.topic(name, create=True)
+        assert isinstance(found, PersistentTopic)
+        return found
+    raise RestError(
+        NOT_FOUND,
+        f"topic {name} does not exist: check the name, or make it with `magnetar topics create`; reading makes none",
+    )
+
+
+def _position(call: Call, parameter: str, default: Position | None = None) -> Position:
+    text = call.query.get(parameter)
+    if text is None and default is not None:
+        return default
+    ledger, _, entry = (text or "").partition(":")
+    try:
+        return Position(int(ledger), int(entry))
+    except ValueError:
+        raise RestError(BAD_REQUEST, f"?{parameter}= must be LEDGER:ENTRY, not {text!r}") from None
+
+
+def _json(position: Position) -> dict[str, Any]:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+
+
+_TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+ROUTES = [
+    Route("GET", "/admin/v2/magnetar/cluster", "Say how this cluster writes ledgers", cluster),
+    Route(
+        "GET",
+        f"{_TOPIC}/segments",
+        "List the ledgers of a topic with what is needed to read them",
+        segments,
+        query=(Query("from", "leave out ledgers below this one", "integer"),),
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/segments/wait",
+        "Wait until a topic has more than this, and say how far it is",
+        wait,
+        query=(
+            Query("after", "a position, as LEDGER:ENTRY", "string"),
+            Query("timeoutMs", f"how long at most; {_WAIT_MS} if not given, at most {_WAIT_MS_MAX}", "integer"),
+        ),
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/cut",
+        "Find where to stop reading after about so many messages and bytes",
+        cut,
+        query=(
+            Query("from", "where reading begins, as LEDGER:ENTRY", "string"),
+            Query("to", "where it ends at the latest, as LEDGER:ENTRY", "string"),
+            Query("messages", "at most so many, by whole entries, at least one entry", "integer"),
+            Query("bytes", "at most so many, estimated", "integer"),
+        ),
+    ),
+]

@@ -1,0 +1,127 @@
+"""What the commands of `magnetar pipeline` share: their options, a Spark session, a bar on a terminal, clear errors.
+
+Log:       what Spark prints goes to a temporary file. After a failure it is kept, and the error names it.
+Spark:     is imported inside functions: who installed the core alone can run every other command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+
+import typer
+
+from magnetar.cli.admin_options import DEFAULT_URL
+from magnetar.errors import ConfigError, SparkFailedError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+Url: TypeAlias = Annotated[
+    str, typer.Option("--url", metavar="URL", envvar="MAGNETAR_URL", help="Where Pulsar clients connect.")
+]
+AdminUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-url",
+        metavar="URL",
+        envvar="MAGNETAR_ADMIN_URL",
+        help="The broker's admin interface; else port 8080 of the same host.",
+    ),
+]
+Master: TypeAlias = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Spark's master: local[4], spark://host:7077, yarn, …")
+]
+SparkSettings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark, such as spark.driver.memory=4g."),
+]
+DEFAULT_MASTER = "local[*]"
+DEFAULT_SERVICE_URL = DEFAULT_URL
+
+
+class Bar:
+    """A `Reporter` (spark/pipelines/progress.py): draws on a terminal, and is gone when the work is done."""
+
+    def __init__(self) -> None:
+        self._shown: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._start()
+        return self
+
+    def _start(self) -> None:
+        from rich.console import Console  # Only a terminal pays for importing rich.
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+        )
+        self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._shown.add_task("", total=None, count="")
+        self._shown.start()
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def show(self, what: str, done: int, total: int | None) -> None:
+        if self._shown is None or self._task is None:
+            return
+        count = f"{done:,}/{total:,}" if total else f"{done:,}" if done else ""
+        self._shown.update(self._task, description=what, completed=done, total=total, count=count)
+
+    def tell(self, what: str) -> None:
+        self.show(what, 0, None)
+
+
+@contextlib.contextmanager
+def spark_session(name: str, master: str, settings: Sequence[str] | None) -> Iterator[tuple[Any, Bar]]:
+    """A session that knows format("magnetar"), and the bar. MissingDependencyError says what to install."""
+    from magnetar.spark.session import require_pyspark, session
+
+    require_pyspark()
+    chosen = _parsed(settings or ())
+    log = _log_file()
+    with Bar() as bar:
+        bar.tell("starting Spark")
+        try:
+            with session(name, master, chosen, log) as spark:
+                from magnetar.spark import register
+
+                register(spark)
+                yield spark, bar
+        except SparkFailedError as error:
+            if str(log) in str(error):
+                raise
+            raise SparkFailedError(f"{error} (what Spark said: {log})") from error
+    log.unlink(missing_ok=True)
+
+
+def _parsed(settings: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise ConfigError(f"--spark {setting}: write spark.KEY=VALUE, such as spark.driver.memory=4g")
+        found[key] = value
+    return found
+
+
+def _log_file() -> Path:
+    handle, name = tempfile.mkstemp(prefix="magnetar-spark-", suffix=".log")
+    os.close(handle)
+    return Path(name)

@@ -1,0 +1,223 @@
+"""A small HTTP/1.1 client on the event loop: requests to brokers' HTTP ports, over connections that are kept.
+
+    async with HttpClient("http://127.0.0.1:8080", entropy.random) as http:
+        answer = await http.request("GET", "/admin/v2/clusters", timeout_s=10.0)
+        names = await http.get_json("/admin/v2/clusters", patience_s=30.0)
+
+Addresses: one, or several as `http://a:8080,b:8080`: the next is tried when nobody answers at one. A redirect to the
+           broker that has a topic is followed, a few times.
+Honest:    an error says whether the request may have been done (`outcome_unknown`): only if any of it was sent. A GET
+           whose kept connection turns out to be closed is sent again at once; nothing else is sent twice.
+Limits:    connections, bytes of an answer, seconds of every request, the wait for a free connection included.
+Not here:  HTTPS, compression, cookies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, Self
+from urllib.parse import urlencode, urlsplit
+
+from magnetar.client.http_connection import HttpAnswer, HttpConnection
+from magnetar.client.http_pool import Address, HttpPool
+from magnetar.errors import BrokerTimeoutError, BrokerUnavailableError, ConfigError, HttpRefusedError
+from magnetar.runtime.backoff import Backoff
+
+CONNECTIONS_MAX: Final = 32
+"""Of one client, to all addresses together. A broker takes 200 at a time of all its clients."""
+_REDIRECTS_MAX: Final = 5
+_PAUSE_S_MAX: Final = 1.0
+_UNAVAILABLE: Final = 503
+_REASON_BYTES_SHOWN: Final = 300
+
+
+class HttpClient:
+    """`async with HttpClient(...)`, or end it with `aclose`. Made on a running loop."""
+
+    def __init__(self, urls: str, random: Random, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        self.addresses = parse_urls(urls)
+        self._random = random
+        self._preferred = 0
+        self._pool = HttpPool(connections_max)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Requests that are under way fail."""
+        self._pool.close()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def get_json(self, path: str, query: Mapping[str, object] | None = None, *, patience_s: float = 30.0) -> Any:
+        """What is at this path. A broker that is away, or says that it is busy, is asked again until the patience is
+        over. HttpRefusedError for any other refusal, with its status and reason."""
+        answer = await self.get(path, query, patience_s=patience_s)
+        return json_of(answer)
+
+    async def get(
+        self, path: str, query: Mapping[str, object] | None = None, *, patience_s: float = 30.0
+    ) -> HttpAnswer:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        backoff = Backoff(self._random, longest_s=_PAUSE_S_MAX)
+        while True:
+            try:
+                answer = await self.request("GET", path, query, timeout_s=max(deadline - loop.time(), 0.001))
+                if answer.status != _UNAVAILABLE:
+                    return succeeded(answer)
+                error: Exception = refused(answer)
+            except BrokerUnavailableError as raised:
+                error = raised
+            pause_s = backoff.next_s()
+            if loop.time() + pause_s >= deadline:
+                raise error
+            await asyncio.sleep(pause_s)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> HttpAnswer:
+        """The answer, whatever its status; redirects are followed. BrokerUnavailableError, which knows whether the
+        request may have been done; BrokerTimeoutError if it was sent and not answered in time."""
+        target = _target(path, query)
+        progress = _Progress()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._follow(method, target, body, progress)
+        except TimeoutError:
+            where = ", ".join(map(str, self.addresses))
+            if progress.is_sent:
+                raise BrokerTimeoutError(f"{method} {path}: no answer from {where} within {timeout_s:.3g} s") from None
+            raise BrokerUnavailableError(
+                f"{method} {path}: {where} could not be reached within {timeout_s:.3g} s"
+            ) from None
+
+    async def _follow(self, method: str, target: str, body: bytes, progress: _Progress) -> HttpAnswer:
+        answer = await self._ask_any(method, target, body, progress)
+        for _ in range(_REDIRECTS_MAX):
+            location = answer.headers.get("location")
+            if answer.status not in (307, 308) or location is None:
+                return answer
+            address, target = _split(location)
+            progress.is_sent = False  # The one before did nothing but tell where to go.
+            answer = await self._ask(address, method, target, body, progress)
+        return answer
+
+    async def _ask_any(self, method: str, target: str, body: bytes, progress: _Progress) -> HttpAnswer:
+        """From the address that answered last on."""
+        count = len(self.addresses)
+        for step in range(count):
+            at = (self._preferred + step) % count
+            try:
+                answer = await self._ask(self.addresses[at], method, target, body, progress)
+            except BrokerUnavailableError as error:
+                if error.outcome_unknown or step == count - 1:
+                    raise
+            else:
+                self._preferred = at
+                return answer
+        raise AssertionError("the last address returns or raises")
+
+    async def _ask(self, address: Address, method: str, target: str, body: bytes, progress: _Progress) -> HttpAnswer:
+        async with self._pool.room:
+            kept = self._pool.take_idle(address)
+            if kept is not None:
+                try:
+                    return await self._exchange(kept, address, method, target, body, progress)
+                except BrokerUnavailableError:
+                    if method != "GET":
+                        raise
+                    progress.is_sent = False
+            connection = await self._pool.connect(address)
+            return await self._exchange(connection, address, method, target, body, progress)
+
+    async def _exchange(
+        self, connection: HttpConnection, address: Address, method: str, target: str, body: bytes, progress: _Progress
+    ) -> HttpAnswer:
+        progress.is_sent = True
+        is_whole = False
+        try:
+            answer = await connection.exchange(method, target, str(address), body)
+            is_whole = connection.can_be_kept
+        finally:
+            self._pool.give_back(address, connection, is_whole)
+        return answer
+
+
+@dataclass(slots=True)
+class _Progress:
+    is_sent: bool = False
+    """Whether any of the request may have arrived."""
+
+
+# --- addresses and answers --------------------------------------------------------------------------------------------
+
+
+def parse_urls(urls: str) -> tuple[Address, ...]:
+    """`http://host:port`, or several hosts behind one `http://`, separated by commas. ConfigError."""
+    scheme, separator, rest = urls.strip().partition("://")
+    if scheme != "http" or not separator:
+        raise ConfigError(f"{urls!r} is not the address of a broker's HTTP port: write http://HOST:PORT")
+    return tuple(_address(part.strip().removeprefix("http://").rstrip("/"), urls) for part in rest.split(","))
+
+
+def _address(text: str, whole: str) -> Address:
+    parts = urlsplit(f"//{text}")
+    with contextlib.suppress(ValueError):  # A port that is not one.
+        if parts.hostname and not parts.path and not parts.query:
+            return Address(parts.hostname, parts.port or 80)
+    raise ConfigError(f"{whole!r} is not the address of a broker's HTTP port: write http://HOST:PORT")
+
+
+def _split(location: str) -> tuple[Address, str]:
+    parts = urlsplit(location)
+    if parts.scheme != "http" or not parts.hostname:
+        raise BrokerUnavailableError(f"a broker sends us to {location!r}, which is no http address")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Address(parts.hostname, parts.port or 80), target
+
+
+def _target(path: str, query: Mapping[str, object] | None) -> str:
+    given = {name: _text(value) for name, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def succeeded(answer: HttpAnswer) -> HttpAnswer:
+    """HttpRefusedError for anything but success."""
+    if answer.status >= 300:
+        raise refused(answer)
+    return answer
+
+
+def refused(answer: HttpAnswer) -> HttpRefusedError:
+    try:
+        reason = str(json.loads(answer.body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        reason = answer.body[:_REASON_BYTES_SHOWN].decode("utf-8", "replace").strip()
+    return HttpRefusedError(answer.status, reason or f"the broker answered with status {answer.status}")
+
+
+def json_of(answer: HttpAnswer) -> Any:
+    """None for an empty body."""
+    try:
+        return json.loads(answer.body) if answer.body.strip() else None
+    except ValueError:
+        raise BrokerUnavailableError(f"an answer that is not JSON: {answer.body[:60]!r}; is that a broker?") from None

@@ -1,0 +1,108 @@
+"""The second half of a seed: everything is healed; jobs run to their end, what is left is swept, topics are read.
+
+Left:      after a sweep for which everything is old there is no intent and no staged ledger (I10). Of ledgers only if
+           the TTL was longer than any task: else a task may create one whose register a sweeper took for forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from magnetar.errors import MagnetarError
+from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.sim.device import Crash
+from magnetar.sim.ledgers.settle import bookies_up, wait_exit
+from magnetar.sim.staging.cluster import StagingCluster, WorkerNode
+from magnetar.sim.staging.options import TTL_MS
+from magnetar.sim.staging.watch import StagingWatch
+from magnetar.sim.staging.workload import StagingWorkload
+from magnetar.sim.topics import settle as topics
+from magnetar.sim.topics.nemesis import TopicNemesis
+from magnetar.staging.commit import Sink
+from magnetar.staging.sweeper import sweep
+
+AUDITOR: Final = "auditor"
+_LATER_MS: Final = 10 * 3_600_000  # Everything is old by then, whatever a clock says.
+_SWEEPS_MAX: Final = 30
+
+
+async def settle(
+    cluster: StagingCluster, workload: StagingWorkload, nemesis: TopicNemesis, watch: StagingWatch
+) -> None:
+    watch.note("everything heals")
+    nemesis.stop()
+    cluster.points.is_over = True
+    await topics.until(cluster, lambda: bookies_up(cluster), "V1", "bookies that were healed do not come back")
+    everybody = len(cluster.brokers)
+    await topics.until(cluster, lambda: len(cluster.running_owners()) == everybody, "V2", "brokers do not come back")
+    cluster.board.tell_everybody()
+    if topics.up_enough(cluster):
+        await _end_jobs(cluster, workload, watch)
+        await _sweep_all(cluster, watch)
+        await topics.end_apps(cluster, workload, watch)
+        await topics.unload_all(cluster)
+        await topics.audit(cluster, watch)
+    else:
+        watch.counters["seeds left open for lack of bookies"] += 1
+        _stop_everybody(cluster, workload)
+    await topics.end(cluster, watch)
+
+
+async def _end_jobs(cluster: StagingCluster, workload: StagingWorkload, watch: StagingWatch) -> None:
+    for job in workload.jobs:
+        done = await topics.until(
+            cluster, partial(getattr, job.history, "is_done"), "V2", f"{job.history.owner} does not end"
+        )
+        watch.counters["jobs done"] += done
+    workload.is_over = True
+    for name, node in cluster.workers.items():
+        if node.run is None:
+            node.stopping.set()
+        if await topics.until(cluster, partial(_has_ended, cluster, node), "V2", f"{name} does not end"):
+            await wait_exit(cluster, name, watch)
+
+
+def _has_ended(cluster: StagingCluster, node: WorkerNode) -> bool:
+    return node.is_done or (node.run is None and cluster.world.process(node.name) is None)
+
+
+def _stop_everybody(cluster: StagingCluster, workload: StagingWorkload) -> None:
+    workload.is_over = True
+    for name, node in cluster.workers.items():
+        node.is_done = True
+        if cluster.world.process(name) is not None:
+            cluster.crash(name, Crash.KILL)
+
+
+async def _sweep_all(cluster: StagingCluster, watch: StagingWatch) -> None:
+    async def run(client: LedgerClient) -> None:
+        store = client.parts.metadata.store
+        sink = Sink(store, client, cluster.publisher("last sweep"), cluster.staging_options.settings, patience_s=5.0)
+        for _ in range(_SWEEPS_MAX):
+            now_ms = client.parts.metadata.entropy.wall_ms() + _LATER_MS
+            try:
+                report = await sweep(store, client, now_ms, 0, sink=sink, finish_after_ms=0)
+            except MagnetarError as error:
+                watch.note(f"the last sweep failed: {error}")
+            else:
+                if not report.deleted and not report.failures and not report.finished:
+                    return
+            await asyncio.sleep(0.1)
+        watch.violated("I10", "sweeping does not come to an end in a healed world")
+
+    node = cluster.add_worker("last-sweeper", run)
+    await topics.until(cluster, partial(getattr, node, "is_done"), "V2", "the last sweep does not end")
+    await wait_exit(cluster, node.name, watch)
+    if cluster.staging_options.ttl_ms >= TTL_MS:
+        left = [each for each, known in watch.ledgers.items() if _is_staged(known.value)]
+        if left:
+            watch.violated("I10", f"staged ledgers are left: {left}")
+    if watch.intents:
+        watch.violated("I10", f"intents are left: {list(watch.intents)}")
+
+
+def _is_staged(ledger: LedgerMetadata) -> bool:
+    return ledger.custom_metadata.get("application") == b"magnetar"

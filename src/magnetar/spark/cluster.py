@@ -1,0 +1,222 @@
+"""A cluster as Spark's processes see it: what the broker says over HTTP, and ledgers straight from and to the bookies.
+
+    found = cluster(ClusterOptions.of("pulsar://127.0.0.1:6650"))     # on any thread
+    segments = run(found.segments("persistent://public/default/orders"), timeout=30.0)
+    for first, entries in iterate(found.read_entries(segments.ledgers[0], 0, 99)): ...
+
+Process:   one `Cluster` per process and options, made at first use, gone in a forked child. It lives on the loop's
+           thread (loop_thread.py): its methods are awaited there, its values may go anywhere.
+Patience:  a broker that is away, or busy, is asked again for `PATIENCE_S`; then BrokerUnavailableError.
+Errors:    `BookieUnavailableError` from `read_entries`: read through the broker instead. `TopicNotFoundError`: no such
+           topic. `HttpRefusedError`: anything else that the broker refuses, with its reason.
+Read next: cluster_values.py, entry_reading.py; client/http.py, metadata/relayed.py; admin/segments.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from magnetar.broker.names import NamespaceName, TopicName
+from magnetar.client.http import HttpClient
+from magnetar.config.ledger import LedgerConfig
+from magnetar.config.metadata import MetadataConfig
+from magnetar.config.root import Config
+from magnetar.errors import ConfigError, HttpRefusedError, InvalidCursorPositionError, TopicNotFoundError
+from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.relayed import RelayedStore
+from magnetar.runtime.system import SystemRuntime
+from magnetar.spark.cluster_values import (
+    ClusterOptions,
+    ClusterSettings,
+    FoundPlace,
+    SegmentLedger,
+    Segments,
+    Tail,
+    position_of,
+)
+from magnetar.spark.entry_reading import ANSWER_BYTES_MAX, PIECE_ENTRIES_MAX, Chunk, read_entries
+from magnetar.spark.loop_thread import is_loop_thread, run
+from magnetar.topic.position import Position
+
+__all__ = [
+    "Cluster",
+    "ClusterOptions",
+    "ClusterSettings",
+    "FoundPlace",
+    "SegmentLedger",
+    "Segments",
+    "Tail",
+    "cluster",
+    "open_cluster",
+]
+
+PATIENCE_S: Final = 30.0
+"""A broker that is killed is there again in a few seconds, or another one has its topics."""
+_OPEN_S_MAX: Final = 60.0
+_NOT_FOUND: Final = 404
+_NOT_A_PLACE: Final = 412
+_TOPIC_QUERY: Final = {"checkAllowAutoCreation": "false"}
+
+
+class Cluster:
+    """Lives on the loop's thread. Made by `cluster` or `open_cluster`."""
+
+    def __init__(self, options: ClusterOptions, settings: ClusterSettings, http: HttpClient) -> None:
+        runtime = SystemRuntime()
+        config = _config(settings)
+        self.options = options
+        self.settings = settings
+        self.http = http
+        self.store = RelayedStore(http, config.metadata, runtime.entropy.random)
+        self.ledgers = LedgerClient(self.store, config, runtime)
+        """Started: it knows the bookies. Writers made with it belong to their maker."""
+
+    @classmethod
+    async def open(cls, options: ClusterOptions) -> Cluster:
+        """BrokerUnavailableError; ConfigError if what answers there is something else."""
+        http = HttpClient(options.admin_url, SystemRuntime().entropy.random)
+        try:
+            opened = cls(options, await _settings(http, options), http)
+            await opened.ledgers.start()
+        except BaseException:
+            await http.aclose()
+            raise
+        return opened
+
+    async def aclose(self) -> None:
+        """For tests: a process of Spark's ends without it."""
+        await self.ledgers.aclose()
+        await self.store.aclose()
+        await self.http.aclose()
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def segments(self, topic: str, from_ledger: int = 0) -> Segments:
+        """Of one topic or one partition (`…-partition-3`), ledgers below `from_ledger` left out. The topic is opened by
+        its broker and never made. TopicNotFoundError."""
+        return Segments.of(await self._ask(topic, "segments", {"from": from_ledger or None}))
+
+    async def wait(self, topic: str, after: Position, timeout_ms: int = 500) -> Tail:
+        """At once when something is confirmed behind `after`, else after the time: what the topic has then."""
+        json = await self._ask(topic, "segments/wait", {"after": after, "timeoutMs": timeout_ms})
+        if json.get("busy"):  # As many wait there as may.
+            await asyncio.sleep(timeout_ms / 1000)
+        return Tail(position_of(json["lastConfirmed"]), int(json["nextIndex"]))
+
+    async def cut(
+        self, topic: str, start: Position, end: Position, *, messages: int | None = None, size_bytes: int | None = None
+    ) -> Position:
+        """The first position not to read, so that [start, it) has at most about so many messages and bytes: whole
+        entries, at least one, at most up to `end`."""
+        query = {"from": start, "to": end, "messages": messages, "bytes": size_bytes}
+        return position_of(await self._ask(topic, "cut", query))
+
+    async def place(self, topic: str, text: str) -> FoundPlace:
+        """A place as people name it: earliest, latest, 12:34, -1000, -10m, a time, index:42 (topic/seek.py).
+        InvalidCursorPositionError if it is none."""
+        return FoundPlace.of(await self._ask(topic, "place", {"at": text}))
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 if it is not partitioned or does not exist."""
+        try:
+            json = await self._ask(topic, "partitions", _TOPIC_QUERY)
+        except TopicNotFoundError:
+            return 0
+        return int(json["partitions"])
+
+    async def topics_of(self, namespace: str) -> list[str]:
+        """All persistent ones, sorted; of a partitioned topic its partitions."""
+        name = NamespaceName.parse(namespace)
+        return sorted(await self.http.get_json(f"/admin/v2/persistent/{name}", patience_s=PATIENCE_S))
+
+    async def _ask(self, topic: str, what: str, query: Mapping[str, object]) -> Any:
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/{what}"
+        try:
+            return await self.http.get_json(path, query, patience_s=PATIENCE_S)
+        except HttpRefusedError as error:
+            if error.status == _NOT_FOUND:
+                raise TopicNotFoundError(str(error)) from error
+            if error.status == _NOT_A_PLACE and what == "place":
+                raise InvalidCursorPositionError(str(error)) from error
+            raise
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    def read_entries(self, ledger: SegmentLedger, first: int, last: int) -> AsyncIterator[Chunk]:
+        """Entries `first` … `last` (both included) of a closed ledger, or of the confirmed part of an open one,
+        straight from the bookies: chunks of (id of the first entry, payloads as they are stored), in order, no gap.
+
+        Several chunks are read ahead, bounded in bytes; every digest is verified. No broker and no metadata is asked,
+        unless a bookie was replaced meanwhile. BookieUnavailableError: the bookies that have them cannot be reached,
+        ask the broker. EntryAbsentError, NoSuchLedgerError: they are gone. EntryDamagedError: every copy is damaged.
+        """
+        return read_entries(ledger, first, last, self.ledgers.parts)
+
+
+def _config(settings: ClusterSettings) -> Config:
+    return Config(
+        metadata=MetadataConfig(
+            url="memory:",  # Not used: the store is the broker's.
+            ledgers_root=settings.ledgers_root,
+            operation_timeout_ms=round(PATIENCE_S * 1000),
+        ),
+        ledger=LedgerConfig(read_batch_bytes_max=ANSWER_BYTES_MAX, read_entries_max=PIECE_ENTRIES_MAX),
+    )
+
+
+async def _settings(http: HttpClient, options: ClusterOptions) -> ClusterSettings:
+    wrong = f"adminUrl {options.admin_url} is not the HTTP port of a broker that can serve Spark"
+    try:
+        json = await http.get_json("/admin/v2/magnetar/cluster", patience_s=PATIENCE_S)
+    except HttpRefusedError as error:
+        raise ConfigError(f"{wrong}: it answered with status {error.status} ({error})") from error
+    try:
+        return ClusterSettings.of(json)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{wrong}: it answered {str(json)[:100]}") from error
+
+
+# --- one per process --------------------------------------------------------------------------------------------------
+
+_opened: dict[ClusterOptions, Cluster] = {}
+_opening: dict[ClusterOptions, asyncio.Task[Cluster]] = {}  # Touched on the loop's thread alone.
+
+
+def cluster(options: ClusterOptions) -> Cluster:
+    """The one of this process, made at the first call. Blocks then; on the loop's own thread use `open_cluster`."""
+    found = _opened.get(options)
+    if found is None:
+        if is_loop_thread():
+            raise RuntimeError("on the loop's own thread a cluster is opened with `await open_cluster(options)`")
+        found = run(open_cluster(options), _OPEN_S_MAX)
+    return found
+
+
+async def open_cluster(options: ClusterOptions) -> Cluster:
+    """The same, for code that runs on the loop's thread. Who comes while it is opened waits for that."""
+    found = _opened.get(options)
+    if found is not None:
+        return found
+    task = _opening.get(options)
+    if task is None:
+        task = _opening[options] = asyncio.get_running_loop().create_task(Cluster.open(options))
+        task.add_done_callback(lambda done: _on_opened(options, done))
+    return await asyncio.shield(task)
+
+
+def _on_opened(options: ClusterOptions, done: asyncio.Task[Cluster]) -> None:
+    _opening.pop(options, None)
+    if not done.cancelled() and done.exception() is None:
+        _opened[options] = done.result()
+
+
+def _forget() -> None:
+    """In a forked child: the connections are the parent's."""
+    _opened.clear()
+    _opening.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

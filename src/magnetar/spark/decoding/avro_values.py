@@ -1,0 +1,240 @@
+"""Avro's binary form, many values at once: one part of the schema is read for all rows before the next part is.
+
+Why:       the schema says what comes next, the same for every row; so each step is a few numpy calls over all rows.
+Subsets:   the branches of a union and the items of an array are read for the rows that have them, then put in order.
+Bounds:    no row leaves its own bytes, and an array's items are counted. Anything wrong names the row.
+Units:     values come as they are written; `fit.py` makes them the column's type.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from magnetar.broker.schemas.avro.schema import (
+    ArraySchema,
+    EnumSchema,
+    FixedSchema,
+    MapSchema,
+    RecordSchema,
+    Schema,
+    UnionSchema,
+)
+from magnetar.spark.decoding.avro_types import stored_type
+from magnetar.spark.decoding.primitive_values import data_of, edges, text
+from magnetar.spark.decoding.spans import Bytes, Flags, Ints, fixed, slices, varints
+from magnetar.spark.decoding.unreadable import UnreadableValueError
+
+ITEMS_MAX: Final = 100_000
+"""Of one array or map; each is a step for the rows that have so many."""
+_DECIMALS: Final = decimal.Context(prec=76)
+
+
+def read_avro(schema: Schema, values: pa.BinaryArray, wanted: Collection[str] | None = None) -> pa.Array:
+    """Values of `stored_type(schema)`; null where they are null. Bytes behind a value are ignored, as Avro does.
+    `wanted`: the fields of a record to read; others are stepped over, and missing in the result."""
+    present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    places = edges(values)
+    data = values.buffers()[2] or pa.py_buffer(b"")
+    reader = _Reader(data, data_of(values))
+    cursor = _Cursor(present, places[:-1][present].copy(), places[1:][present])
+    if isinstance(schema, RecordSchema) and wanted is not None:
+        found = reader.read_some(schema, cursor, wanted)
+    else:
+        found = reader.read(schema, cursor)
+    return found if len(present) == len(values) else _spread(found, present, len(values))
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where each row is in its value, and where that ends."""
+
+    rows: Ints
+    at: Ints
+    end: Ints
+
+    def subset(self, which: Ints) -> _Cursor:
+        return _Cursor(self.rows[which], self.at[which], self.end[which])
+
+    def move(self, to: Ints) -> None:
+        if (wrong := np.flatnonzero(to > self.end)).size:
+            raise UnreadableValueError(int(self.rows[wrong[0]]), "it ends before all of its fields were read")
+        self.at = to
+
+    def refuse(self, wrong: Flags, reason: str) -> None:
+        if wrong.any():
+            raise UnreadableValueError(int(self.rows[np.flatnonzero(wrong)[0]]), reason)
+
+
+class _Reader:
+    def __init__(self, buffer: pa.Buffer, data: Bytes) -> None:
+        self._buffer = buffer
+        self._data = data
+        self._keeps = True
+
+    def read_some(self, schema: RecordSchema, cursor: _Cursor, wanted: Collection[str]) -> pa.Array:
+        """These fields alone."""
+        arrays: dict[str, pa.Array] = {}
+        for field in schema.fields:
+            self._keeps = field.name in wanted
+            found = self.read(field.schema, cursor)
+            if self._keeps:
+                arrays[field.name] = found
+        return _struct(list(arrays), list(arrays.values()), len(cursor.rows))
+
+    def read(self, schema: Schema, cursor: _Cursor) -> pa.Array:
+        """Of every row of the cursor, which is behind it afterwards."""
+        match schema:
+            case RecordSchema():
+                arrays = [self.read(field.schema, cursor) for field in schema.fields]
+                return _struct([field.name for field in schema.fields], arrays, len(cursor.rows))
+            case UnionSchema():
+                return self._union(schema, cursor)
+            case ArraySchema():
+                owners, items = self._items(schema.items, cursor, with_names=False)
+                return pa.ListArray.from_arrays(_offsets(owners, cursor), items[0], type=stored_type(schema))
+            case MapSchema():
+                owners, items = self._items(schema.values, cursor, with_names=True)
+                return pa.MapArray.from_arrays(_offsets(owners, cursor), *items, type=stored_type(schema))
+            case EnumSchema():
+                numbers = self._index(cursor, len(schema.symbols))
+                return pa.array(schema.symbols, pa.string()).take(pa.array(numbers))
+            case FixedSchema():
+                return _bytes(schema, self._span(cursor, np.full(len(cursor.rows), schema.size)))
+            case _:
+                return self._primitive(schema, cursor)
+
+    def _primitive(self, schema: Schema, cursor: _Cursor) -> pa.Array:
+        match schema.kind:
+            case "null":
+                return pa.nulls(len(cursor.rows))
+            case "boolean":
+                return pa.array(self._fixed(cursor, "u1") != 0)
+            case "float":
+                return pa.array(self._fixed(cursor, "<f4"))
+            case "double":
+                return pa.array(self._fixed(cursor, "<f8"))
+            case "int":
+                return pa.array(self._number(cursor).astype(np.int32)).view(stored_type(schema))
+            case "long":
+                return pa.array(self._number(cursor)).view(stored_type(schema))
+            case "bytes":
+                return _bytes(schema, self._span(cursor, self._number(cursor)))
+            case _:
+                return text(self._span(cursor, self._number(cursor)))
+
+    def _fixed(self, cursor: _Cursor, kind: str) -> Any:
+        found = fixed(self._data, cursor.at, kind)
+        cursor.move(cursor.at + np.dtype(kind).itemsize)
+        return found
+
+    def _number(self, cursor: _Cursor) -> Ints:
+        zigzag, following = varints(self._data, cursor.at)
+        cursor.move(following)
+        return (zigzag >> np.uint64(1)).view(np.int64) ^ -(zigzag & np.uint64(1)).view(np.int64)
+
+    def _index(self, cursor: _Cursor, count: int) -> Ints:
+        numbers = self._number(cursor)
+        cursor.refuse((numbers < 0) | (numbers >= count), f"it names a choice that is none of {count}")
+        return numbers
+
+    def _span(self, cursor: _Cursor, length: Ints) -> pa.BinaryArray:
+        start = cursor.at
+        cursor.refuse(length < 0, "it has a length below zero")
+        cursor.move(start + np.minimum(length, len(self._data) + 1))
+        return slices(self._buffer, start, cursor.at) if self._keeps else pa.nulls(len(start), pa.binary())
+
+    def _union(self, schema: UnionSchema, cursor: _Cursor) -> pa.Array:
+        numbers = self._index(cursor, len(schema.branches))
+        kind = stored_type(schema)
+        order = np.zeros(len(numbers), np.int64)
+        is_null = np.zeros(len(numbers), np.bool_)
+        arrays: list[pa.Array] = []
+        placed = 0
+        for number in np.unique(numbers):
+            which = np.flatnonzero(numbers == number)
+            branch = schema.branches[number]
+            if branch.kind == "null":
+                is_null[which] = True
+                continue
+            part = cursor.subset(which)
+            arrays.append(self.read(branch, part).cast(kind))
+            cursor.at[which] = part.at
+            order[which] = np.arange(placed, placed + len(which))
+            placed += len(which)
+        if placed == len(numbers) and len(arrays) == 1:
+            return arrays[0]
+        return pa.concat_arrays(arrays or [pa.nulls(0, kind)]).take(pa.array(order, mask=is_null))
+
+    def _items(self, item: Schema, cursor: _Cursor, *, with_names: bool) -> tuple[Ints, list[pa.Array]]:
+        """The rows' numbers in the cursor, once for each item, and the items: names first, if there are."""
+        owners: list[Ints] = [np.zeros(0, np.int64)]
+        items: list[list[pa.Array]] = [[pa.array([], pa.string())], [pa.nulls(0, stored_type(item))]]
+        waiting = np.arange(len(cursor.rows))
+        steps = 0
+        while len(waiting):
+            part = cursor.subset(waiting)
+            counts = self._block_counts(part)
+            cursor.at[waiting] = part.at
+            waiting, counts = waiting[counts > 0], counts[counts > 0]
+            for step in range(int(counts.max(initial=0))):
+                steps += 1
+                which = waiting[counts > step]
+                part = cursor.subset(which)
+                part.refuse(np.full(len(which), steps > ITEMS_MAX), f"it has more than {ITEMS_MAX:,} items")
+                if with_names:
+                    items[0].append(text(self._span(part, self._number(part))))
+                items[1].append(self.read(item, part))
+                cursor.at[which] = part.at
+                owners.append(which)
+        owner = np.concatenate(owners)
+        order = pa.array(np.argsort(owner, kind="stable"))
+        wanted = items if with_names else items[1:]
+        return owner, [pa.concat_arrays(each).take(order) for each in wanted]
+
+    def _block_counts(self, cursor: _Cursor) -> Ints:
+        counts = self._number(cursor)
+        sized = np.flatnonzero(counts < 0)
+        if len(sized):  # The block's size in bytes follows, for those who skip it.
+            part = cursor.subset(sized)
+            self._number(part)
+            cursor.at[sized] = part.at
+        return np.abs(counts)
+
+
+def _offsets(owners: Ints, cursor: _Cursor) -> pa.Array:
+    offsets = np.zeros(len(cursor.rows) + 1, np.int32)
+    np.cumsum(np.bincount(owners, minlength=len(cursor.rows)), out=offsets[1:])
+    return pa.array(offsets)
+
+
+def _struct(names: list[str], arrays: list[pa.Array], rows: int) -> pa.Array:
+    return pa.StructArray.from_arrays(arrays, names=names) if arrays else pa.array([{}] * rows, pa.struct([]))
+
+
+def _bytes(schema: Schema, found: pa.BinaryArray) -> pa.Array:
+    kind = stored_type(schema)
+    return _decimals(found, kind) if pa.types.is_decimal(kind) else found
+
+
+def _decimals(found: pa.BinaryArray, kind: Any) -> pa.Array:
+    """A decimal is its unscaled number, big-endian."""
+    numbers = [
+        decimal.Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-kind.scale, _DECIMALS)
+        for each in found.to_pylist()
+    ]
+    return pa.array(numbers, kind)
+
+
+def _spread(found: pa.Array, rows: Ints, count: int) -> pa.Array:
+    """The values at these rows, and null at others."""
+    order = np.zeros(count, np.int64)
+    order[rows] = np.arange(len(rows))
+    missing = np.ones(count, np.bool_)
+    missing[rows] = False
+    return found.take(pa.array(order, mask=missing))

@@ -1,0 +1,168 @@
+"""JSON values into Arrow: by Arrow's own reader where it can, else by Python's.
+
+Fast:      values that all begin with a brace are joined to lines and read at once; line breaks inside a value are only
+           ever white space. Fields that the schema does not have are ignored, missing ones are null.
+Slow:      bytes, maps and decimals, which Arrow reads from other forms, and whatever the fast way refuses: that gives
+           either the value or an error with its row.
+Bytes:     Java's clients write base64, Python's write text: what is not base64 is taken as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import decimal
+import json
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from magnetar.spark.decoding.primitive_values import data_of, edges
+from magnetar.spark.decoding.unreadable import UnreadableValueError
+
+_BRACE: Final = ord("{")
+_LINE_BREAKS: Final = (ord("\n"), ord("\r"))
+_NOT_FAST: Final = (pa.types.is_binary, pa.types.is_map, pa.types.is_decimal)
+
+
+def read_json(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """Values of `kind`, which has timestamps in the unit that they are written in; null where they are null."""
+    if pa.types.is_struct(kind) and kind.num_fields and _is_plain(kind):
+        found = _read_fast(values, kind)
+        if found is not None:
+            return found
+    return _read_slowly(values, kind)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_plain(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _is_plain(kind.value_type)
+    return not any(is_kind(kind) for is_kind in _NOT_FAST)
+
+
+def _numeric(kind: pa.DataType) -> pa.DataType:
+    """Times are numbers in JSON."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _numeric(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _numeric(kind.value_type)))
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
+# --- Arrow's reader ---------------------------------------------------------------------------------------------------
+
+
+def _read_fast(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array | None:
+    present = values.drop_null()
+    if not len(present):
+        return pa.nulls(len(values), kind)
+    lines = _lines(present)
+    if lines is None:
+        return None
+    fields = pa.schema(list(_numeric(kind)))
+    options = arrow_json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+    reading = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
+    try:
+        table = arrow_json.read_json(pa.BufferReader(lines), reading, options)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    if table.num_rows != len(present):
+        return None
+    found = table.to_struct_array().combine_chunks()
+    found = (found.chunk(0) if isinstance(found, pa.ChunkedArray) else found).cast(kind)
+    if len(present) == len(values):
+        return found
+    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+    return found.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
+
+
+def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
+    """One value a line; None if one does not begin with a brace, so that it might be none or several."""
+    places = edges(values)
+    data = data_of(values)[places[0] : places[-1]].copy()
+    if not data.size or (np.diff(places) == 0).any() or (data[places[:-1] - places[0]] != _BRACE).any():
+        return None
+    for line_break in _LINE_BREAKS:
+        data[data == line_break] = ord(" ")
+    offsets = (places - places[0]).astype(np.int32)
+    flat = pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pc.binary_join_element_wise(flat, pa.scalar(b"\n"), b"").buffers()[2]
+
+
+# --- Python's reader --------------------------------------------------------------------------------------------------
+
+
+def _read_slowly(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    found: list[Any] = []
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            found.append(None if value is None else _taken(json.loads(value), kind, ""))
+        except (ValueError, RecursionError, ArithmeticError) as error:
+            raise UnreadableValueError(row, f"it is not JSON of the topic's schema: {error}") from None
+    try:
+        return pa.array(found, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return _find_culprit(found, kind)
+
+
+def _find_culprit(found: list[Any], kind: pa.DataType) -> pa.Array:
+    for row, value in enumerate(found):
+        try:
+            pa.array([value], kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise UnreadableValueError(row, f"it is not JSON of the topic's schema: {error}") from None
+    raise AssertionError("values that fit one by one fit together")
+
+
+def _taken(value: Any, kind: pa.DataType, where: str) -> Any:
+    """As Arrow takes it for the type. ValueError says what does not fit, and where."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        _require(value, dict, kind, where)
+        return {field.name: _taken(value.get(field.name), field.type, f"{where}.{field.name}") for field in kind}
+    if pa.types.is_list(kind):
+        _require(value, list, kind, where)
+        return [_taken(each, kind.value_type, f"{where}[]") for each in value]
+    if pa.types.is_map(kind):
+        _require(value, dict, kind, where)
+        return [(name, _taken(each, kind.item_type, f"{where}.{name}")) for name, each in value.items()]
+    return _leaf(value, kind, where)
+
+
+def _leaf(value: Any, kind: pa.DataType, where: str) -> Any:
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else json.dumps(value)  # Python's client writes an enum's own values.
+    if pa.types.is_binary(kind):
+        return _bytes(value, kind, where)
+    if pa.types.is_boolean(kind):
+        _require(value, bool, kind, where)
+        return value
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(str(value)).quantize(decimal.Decimal(1).scaleb(-kind.scale))
+    if pa.types.is_floating(kind):
+        _require(value, (int, float), kind, where)
+        return float(value)
+    _require(value, int, kind, where)
+    return value
+
+
+def _bytes(value: Any, kind: pa.DataType, where: str) -> bytes:
+    _require(value, str, kind, where)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return str(value).encode("utf-8", "surrogatepass")
+
+
+def _require(value: Any, types: type | tuple[type, ...], kind: pa.DataType, where: str) -> None:
+    is_right = isinstance(value, types) and (isinstance(value, bool) <= (types is bool))
+    if not is_right:
+        raise ValueError(f"{where.lstrip('.') or 'value'} is {json.dumps(value)[:100]}, which is no {kind}")

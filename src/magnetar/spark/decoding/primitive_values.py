@@ -1,0 +1,119 @@
+"""Values of primitive schemas: fixed numbers, big-endian, of many messages at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from magnetar.broker.schemas.data import SchemaType
+from magnetar.spark.decoding.arrow_types import LOCAL_TIMESTAMP, TIMESTAMP
+from magnetar.spark.decoding.spans import Ints
+from magnetar.spark.decoding.unreadable import UnreadableValueError
+
+_NUMBERS: Final = {
+    SchemaType.INT8: ">i1",
+    SchemaType.INT16: ">i2",
+    SchemaType.INT32: ">i4",
+    SchemaType.INT64: ">i8",
+    SchemaType.FLOAT: ">f4",
+    SchemaType.DOUBLE: ">f8",
+    SchemaType.LOCAL_TIME: ">i8",
+}
+_MILLISECONDS: Final = (SchemaType.DATE, SchemaType.TIME, SchemaType.TIMESTAMP)
+_US_PER_MS: Final = 1_000
+_US_PER_S: Final = 1_000_000
+_US_PER_DAY: Final = 86_400 * _US_PER_S
+_NS_PER_US: Final = 1_000
+_INSTANT: Final = np.dtype([("seconds", ">i8"), ("nanoseconds", ">i4")])
+_DATE_TIME: Final = np.dtype([("day", ">i8"), ("nanoseconds", ">i8")])
+
+Reader = Callable[[pa.BinaryArray], pa.Array]
+
+
+def primitive_reader(kind: SchemaType) -> Reader:
+    """For any schema that is no record: what it does not know stays bytes."""
+    if kind in _NUMBERS:
+        return lambda values: _filled(values, _fixed(values, _NUMBERS[kind]))
+    if kind in _MILLISECONDS:
+        return lambda values: _filled(values, _fixed(values, ">i8") * _US_PER_MS).view(TIMESTAMP)
+    return _OTHERS.get(kind, _as_it_is)
+
+
+def _as_it_is(values: pa.BinaryArray) -> pa.Array:
+    return values
+
+
+def text(values: pa.BinaryArray) -> pa.Array:
+    """What is not UTF-8 becomes replacement characters, as in Pulsar's Java client."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        found = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
+        return pa.array(found, pa.string())
+
+
+def _boolean(values: pa.BinaryArray) -> pa.Array:
+    return _filled(values, _fixed(values, ">u1") != 0)
+
+
+def _instant(values: pa.BinaryArray) -> pa.Array:
+    found = _fixed(values, _INSTANT)
+    return _filled(values, found["seconds"] * _US_PER_S + found["nanoseconds"] // _NS_PER_US).view(TIMESTAMP)
+
+
+def _local_date(values: pa.BinaryArray) -> pa.Array:
+    return _filled(values, _fixed(values, ">i8")).cast(pa.int32()).view(pa.date32())
+
+
+def _local_date_time(values: pa.BinaryArray) -> pa.Array:
+    found = _fixed(values, _DATE_TIME)
+    return _filled(values, found["day"] * _US_PER_DAY + found["nanoseconds"] // _NS_PER_US).view(LOCAL_TIMESTAMP)
+
+
+_OTHERS: Final[dict[SchemaType, Reader]] = {
+    SchemaType.STRING: text,
+    SchemaType.BOOLEAN: _boolean,
+    SchemaType.INSTANT: _instant,
+    SchemaType.LOCAL_DATE: _local_date,
+    SchemaType.LOCAL_DATE_TIME: _local_date_time,
+}
+
+
+def edges(values: pa.BinaryArray) -> Ints:
+    """Where each value begins in the array's data, and where the last one ends."""
+    offsets = np.frombuffer(values.buffers()[1], np.int32)
+    return offsets[values.offset : values.offset + len(values) + 1].astype(np.int64)
+
+
+def data_of(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:
+    buffer = values.buffers()[2]
+    return np.zeros(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+
+
+def _fixed(values: pa.BinaryArray, kind: str | np.dtype[Any]) -> npt.NDArray[Any]:
+    """Of the values that are not null, as they follow one another."""
+    width = np.dtype(kind).itemsize
+    places = edges(values)
+    lengths = np.diff(places)
+    is_null = values.is_null().to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((lengths != width) & ~is_null)
+    if len(wrong):
+        row = int(wrong[0])
+        raise UnreadableValueError(row, f"it has {lengths[row]} bytes, and must have {width}")
+    data = data_of(values)[places[0] : places[-1]]
+    found = np.frombuffer(data.tobytes(), kind)
+    return found if found.dtype.names else found.astype(found.dtype.newbyteorder("="))
+
+
+def _filled(values: pa.BinaryArray, numbers: npt.NDArray[Any]) -> pa.Array:
+    """With nulls where the values have them."""
+    if not values.null_count:
+        return pa.array(numbers)
+    is_null = values.is_null().to_numpy(zero_copy_only=False)
+    everywhere = np.zeros(len(values), numbers.dtype)
+    everywhere[~is_null] = numbers
+    return pa.array(everywhere, mask=is_null)

@@ -1,0 +1,97 @@
+"""Files wherever Spark can write them: the local disk, HDFS, S3. Through the file systems of Spark's own JVM.
+
+Not fast: for the few small files that go with a pipeline's output, and for listing it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from magnetar.spark.pipelines.failures import translated
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    path: str
+    """As the file system names it, scheme and all."""
+    size_bytes: int
+    modified_ms: int
+
+
+def plain_path(path: str) -> str:
+    """`file:/a` and `file:///a` are one file, and both forms are in use."""
+    scheme, colon, rest = path.partition(":")
+    return f"{scheme}:/{rest.lstrip('/')}" if colon else path
+
+
+class Files:
+    """Paths are what Spark takes: relative ones and those without a scheme are of Spark's default file system."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm
+        self._settings = context._jsc.hadoopConfiguration()
+
+    def full(self, path: str) -> str:
+        with translated(path):
+            system, found = self._at(path)
+            return str(system.makeQualified(found).toString())
+
+    def exists(self, path: str) -> bool:
+        with translated(path):
+            system, found = self._at(path)
+            return bool(system.exists(found))
+
+    def is_empty(self, path: str) -> bool:
+        """Nothing there, or a directory without anything in it."""
+        with translated(path):
+            system, found = self._at(path)
+            return not system.exists(found) or (
+                system.getFileStatus(found).isDirectory() and not len(system.listStatus(found))
+            )
+
+    def read_text(self, path: str) -> str:
+        with translated(path):
+            system, found = self._at(path)
+            stream = system.open(found)
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def write_text(self, path: str, text: str, *, replace: bool = True) -> None:
+        """Without `replace` it is an error if the file is there."""
+        with translated(path):
+            system, found = self._at(path)
+            stream = system.create(found, replace)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+
+    def delete(self, path: str) -> None:
+        """One file, if it is there."""
+        with translated(path):
+            system, found = self._at(path)
+            system.delete(found, False)
+
+    def list(self, path: str) -> list[FileStatus]:
+        """All files below, sorted by path."""
+        with translated(path):
+            system, found = self._at(path)
+            if not system.exists(found):
+                return []
+            listing, files = system.listFiles(found, True), []
+            while listing.hasNext():
+                status = listing.next()
+                name = str(status.getPath().toString())
+                files.append(FileStatus(name, int(status.getLen()), int(status.getModificationTime())))
+        return sorted(files, key=lambda file: file.path)
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        found = self._jvm.org.apache.hadoop.fs.Path(path)
+        return found.getFileSystem(self._settings), found

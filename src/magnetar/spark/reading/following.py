@@ -1,0 +1,251 @@
+"""Follower: a streaming query on the driver: where it begins, how far a batch may go, what its tasks read.
+
+Spots:     an offset names the next message of each topic partition. It never goes back: what would make it go back is
+           an error (gaps.py), or, without failOnDataLoss, a gap that is logged.
+New:       partitions and topics that appear while the query runs begin with their first message. Those that were there
+           when it began begin where startingOffsets says.
+Patience:  Spark ends a query for any error here. A broker that is away is waited for, up to a limit.
+Read next: heads.py (how far topics have come), shares.py (limits), ranges.py (tasks), stream_reader.py (Spark's side)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from magnetar.errors import CheckpointMismatchError, DataLossError, MagnetarError, TopicNotFoundError
+from magnetar.runtime.backoff import Backoff
+from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.spark.reading.admin import TopicAdmin
+from magnetar.spark.reading.bounded import gather_bounded
+from magnetar.spark.reading.gaps import begin_at, deleted, earliest_of, require_reached, tolerate
+from magnetar.spark.reading.heads import Heads
+from magnetar.spark.reading.options import ReadOptions
+from magnetar.spark.reading.places import LATEST
+from magnetar.spark.reading.ranges import Range, Split, ranges_between, stream_splits
+from magnetar.spark.reading.resolving import check_names, spot_of, start_spot
+from magnetar.spark.reading.shares import Limit, Share, shares
+from magnetar.spark.reading.spots import UNKNOWN, Spot, Spots
+from magnetar.spark.reading.topics import TopicPart, find_parts, topic_of
+
+if TYPE_CHECKING:
+    from magnetar.spark.cluster import Cluster
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PATIENCE_S: Final = 120.0  # For a broker that is away: a restart, or a new owner of the topic.
+LOOK_S: Final = 5.0  # How often new partitions and topics are looked for.
+_UNKNOWN_WAITING: Final = 1_000_000  # Messages that are taken to wait where their number is not known.
+
+
+class Follower:
+    """Lives on the loop's thread, as long as the query runs."""
+
+    def __init__(self, cluster: Cluster, admin: TopicAdmin, options: ReadOptions, cores: int) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._options = options
+        self._cores = cores
+        self._heads = Heads(cluster)
+        self._parts: list[TopicPart] = []
+        self._looked_at: float | None = None
+        self._firsts: Spots = {}
+        """Of parts that came since the query began: their first message."""
+        self._target: Spots | None = None
+        """Of a query that ends with what is there now."""
+        self._shown: Spots = {}
+        """Where the subscription is."""
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def initial(self) -> Spots:
+        """Where a new query begins."""
+        await self._look_for_parts()
+        names = {part.name: part.topic for part in self._parts}
+        check_names(self._options.places.unknown_topics(names), self._options.subject)
+        found = await gather_bounded(self._initial_of(part) for part in self._parts)
+        return dict(zip(names, found, strict=True))
+
+    async def _initial_of(self, part: TopicPart) -> Spot:
+        segments = await self._cluster.segments(part.name)
+        bound = self._options.places.start
+        begin = await start_spot(self._cluster, bound, part, segments, otherwise=LATEST, time=bound.time)
+        tolerate(begin.trouble, fail_on_data_loss=self._options.fail_on_data_loss)
+        if self._options.subscription:
+            await self._admin.place_subscription(part.name, self._options.subscription, begin.spot)
+        return begin.spot
+
+    async def latest(self, start: Spots, limit: Limit) -> Spots:
+        """How far the next batch goes: `start` itself if nothing comes within half a second."""
+        self._check_ours(start)
+        ends = await self._patiently(lambda: self._ends(start))
+        if ends == start and self._target is None:
+            await self._heads.wait_news()
+            ends = await self._patiently(lambda: self._ends(start))
+        if ends == start:
+            return start
+        return ends if limit.is_none else await self._patiently(lambda: self._limited(start, ends, limit))
+
+    async def available_now(self) -> None:
+        """From now on nothing that comes is seen."""
+        self._target = None
+        self._target = await self._patiently(lambda: self._ends({}))
+
+    def known(self) -> Spots | None:
+        """How far topics have come, as last seen."""
+        tails = self._heads.tails
+        return {part: Spot.behind(tail.last_confirmed, tail.next_index) for part, tail in tails.items()} or None
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    async def plan(self, start: Spots, end: Spots) -> list[Split]:
+        """What lies between two offsets. The same offsets may come again after a restart."""
+        self._check_ours(start | end)
+        moved = [part for part in sorted(end) if start.get(part) != end[part]]
+        found = await self._patiently(
+            lambda: gather_bounded(self._ranges_of(part, start.get(part), end[part]) for part in moved)
+        )
+        ranges = [each for ranges in found for each in ranges]
+        return stream_splits(ranges, self._cores, self._options.partitions_min)
+
+    async def _ranges_of(self, name: str, start: Spot | None, end: Spot) -> list[Range]:
+        first_ledger = 0 if start is None else min(start.ledger_id, end.ledger_id)
+        try:
+            segments = await self._cluster.segments(name, first_ledger)
+        except TopicNotFoundError:
+            self._tolerate(deleted(name, start or end))
+            return []
+        self._tolerate(require_reached(end, segments))
+        if start is None:
+            spot = earliest_of(segments)
+        else:
+            begin = begin_at(start, segments)
+            self._tolerate(begin.trouble)
+            spot = begin.spot
+        return ranges_between(segments, TopicPart(name).partition, spot, end)
+
+    async def commit(self, end: Spots) -> None:
+        """Everything before was processed: the subscription shows it. It is not the truth, so it does not fail."""
+        if not self._options.subscription:
+            return
+        for part, spot in sorted(end.items()):
+            if self._shown.get(part) != spot:
+                await self._show(part, spot)
+
+    async def _show(self, part: str, spot: Spot) -> None:
+        name = self._options.subscription
+        try:
+            place = self._admin.move_subscription if part in self._shown else self._admin.place_subscription
+            await place(part, name, spot)
+            self._shown[part] = spot
+        except MagnetarError as error:
+            self._shown.pop(part, None)  # It may be deleted: the next time it is made anew.
+            log.warning("subscription %s of %s stays behind: %s", name, part, error)
+
+    def close(self) -> None:
+        self._heads.close()
+
+    # --- how far topics have come -------------------------------------------------------------------------------------
+
+    async def _ends(self, start: Spots) -> Spots:
+        """`start`, and for parts with something new, or that are new, how far they have come."""
+        if self._target is not None:
+            return {**start, **{part: end for part, end in self._target.items() if _is_new(start.get(part), end)}}
+        await self._look_for_parts()
+        names = [part.name for part in self._parts]
+        for part in sorted(start.keys() - set(names)):
+            self._tolerate(deleted(part, start[part]))
+        for part in await self._heads.refresh(names):
+            if part in start:
+                self._tolerate(deleted(part, start[part]))
+        ends = dict(start)
+        for part, tail in self._heads.tails.items():
+            end = Spot.behind(tail.last_confirmed, tail.next_index)
+            if _is_new(start.get(part), end):
+                ends[part] = end
+        return ends
+
+    async def _look_for_parts(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._looked_at is None or now >= self._looked_at + LOOK_S:
+            self._parts = await find_parts(self._cluster, self._options.subject)
+            self._looked_at = now
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    async def _limited(self, start: Spots, ends: Spots, limit: Limit) -> Spots:
+        moved = {part: end for part, end in ends.items() if start.get(part) != end}
+        for part in sorted(moved.keys() - start.keys()):
+            self._firsts[part] = earliest_of(await self._cluster.segments(part))
+        waiting = {part: _waiting(self._begin_of(part, start), end) for part, end in moved.items()}
+        limited = dict(start)
+        for part, share in sorted(shares(waiting, limit).items()):
+            limited[part] = await self._cut(part, self._begin_of(part, start), moved[part], share)
+        return limited
+
+    def _begin_of(self, part: str, start: Spots) -> Spot:
+        return start.get(part) or self._firsts[part]
+
+    async def _cut(self, part: str, begin: Spot, end: Spot, share: Share) -> Spot:
+        if share.messages is None and share.size_bytes is None:
+            return end
+        at = await self._cluster.cut(
+            part, begin.position, end.position, messages=share.messages, size_bytes=share.size_bytes
+        )
+        return end if at >= end.position else await spot_of(self._cluster, part, str(at))
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _tolerate(self, trouble: DataLossError | None) -> None:
+        tolerate(trouble, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def _check_ours(self, spots: Spots) -> None:
+        """A checkpoint of another query is not gone on with."""
+        subject = self._options.subject
+        prefix = f"persistent://{subject.namespace}/"
+        if subject.pattern:
+            foreign = [part for part in spots if not _matches(subject.pattern, prefix, topic_of(part))]
+        else:
+            foreign = [part for part in spots if part not in subject.names and topic_of(part) not in subject.names]
+        if foreign:
+            raise CheckpointMismatchError(
+                f"the checkpoint is of a query that read {', '.join(sorted(foreign)[:3])}; this one reads {subject}. "
+                "Give each query a checkpointLocation of its own, or begin anew with another one"
+            )
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        backoff = Backoff(SystemEntropy().random, longest_s=2.0)
+        while True:
+            try:
+                return await ask()
+            except MagnetarError as error:
+                pause_s = backoff.next_s()
+                if not error.retryable or loop.time() + pause_s > deadline:
+                    raise
+                log.warning("the query waits for its broker: %s", error)
+            await asyncio.sleep(pause_s)
+
+
+def _is_new(start: Spot | None, end: Spot) -> bool:
+    """Something is to be read, or the topic is not the one that it was."""
+    if start is None:
+        return True
+    if UNKNOWN in (start.index, end.index):
+        return start < end
+    return start.index != end.index
+
+
+def _waiting(begin: Spot, end: Spot) -> int:
+    if UNKNOWN in (begin.index, end.index):
+        return _UNKNOWN_WAITING
+    return max(end.index - begin.index, 1)
+
+
+def _matches(pattern: str, prefix: str, topic: str) -> bool:
+    return topic.startswith(prefix) and re.fullmatch(pattern, topic.removeprefix(prefix)) is not None

@@ -1,0 +1,109 @@
+"""Gaps: a query is to go on at a spot, and the topic does not begin before it, or does not reach it.
+
+    trimmed    the spot lies before the first entry that is left: retention, or trimming after compaction, removed what
+               was between. How many messages that were, their index tells.
+    nothing    the same, but the index of the first entry left is the spot's: no message is missing, only a ledger that
+               was read to its end is gone.
+    another    the spot lies behind the end, or its index does not fit: the topic was deleted and made anew, or the
+               cluster was restored from an older state.
+    loss       an entry that the topic lists and nobody can give: not here, whoever reads finds out (fetching.py).
+
+With failOnDataLoss (the default) all but the second are errors; without it, the query goes on with what is there, and
+the log says what was left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from magnetar.errors import DataLossError, DataTrimmedError, TopicRecreatedError
+from magnetar.spark.cluster_values import Segments
+from magnetar.spark.reading.spots import UNKNOWN, Spot
+
+log = logging.getLogger(__name__)
+_GO_ON = "To go on with what is there, set option failOnDataLoss to false"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where reading really begins, and what is wrong with that, if anything is."""
+
+    spot: Spot
+    trouble: DataLossError | None = None
+
+
+def end_of(segments: Segments) -> Spot:
+    """Where the next entry will be."""
+    return Spot.behind(segments.last_confirmed, segments.next_index)
+
+
+def earliest_of(segments: Segments) -> Spot:
+    earliest = segments.earliest
+    for ledger in segments.ledgers:
+        if ledger.ledger_id == earliest.ledger_id:
+            return Spot(*earliest, 0, ledger.first_index if earliest.entry_id == 0 else UNKNOWN)
+    return Spot(*earliest, 0, segments.next_index if earliest > segments.last_confirmed else UNKNOWN)
+
+
+def begin_at(spot: Spot, segments: Segments) -> Begin:
+    """The first message at or behind the spot."""
+    end, earliest = end_of(segments), earliest_of(segments)
+    if spot > end:
+        return _behind_end(spot, end, earliest, segments.topic)
+    if spot >= earliest:
+        return Begin(spot)
+    if spot.index == UNKNOWN or earliest.index == UNKNOWN:
+        return Begin(earliest, _trimmed(segments.topic, spot, earliest, "messages"))
+    if spot.index > earliest.index:
+        return Begin(earliest, _another(segments.topic, spot, earliest, "now begins with a lower index"))
+    missing = earliest.index - spot.index
+    return Begin(earliest, _trimmed(segments.topic, spot, earliest, f"{missing} messages") if missing else None)
+
+
+def _behind_end(spot: Spot, end: Spot, earliest: Spot, topic: str) -> Begin:
+    if spot.index != UNKNOWN and spot.index == end.index:
+        return Begin(end)  # An empty ledger was dropped when the topic moved: nothing is between.
+    return Begin(earliest, _another(topic, spot, end, "ends before that"))
+
+
+def require_reached(end: Spot, segments: Segments) -> DataLossError | None:
+    """A batch that was planned once must be there when it is done again."""
+    reached = end_of(segments)
+    if end <= reached or (end.index != UNKNOWN and end.index <= reached.index):
+        return None
+    return _another(segments.topic, end, reached, "ends before that")
+
+
+def deleted(topic: str, spot: Spot) -> DataLossError:
+    return TopicRecreatedError(
+        f"{topic} does not exist any more, and the query was at {spot}: it was deleted. Begin with a new "
+        f"checkpointLocation, without this topic or after making it anew. {_GO_ON}"
+    )
+
+
+def tolerate(trouble: DataLossError | None, *, fail_on_data_loss: bool) -> None:
+    """Raises it, or logs it."""
+    if trouble is None:
+        return
+    if fail_on_data_loss:
+        raise trouble
+    log.warning("going on behind a gap, as failOnDataLoss is false: %s", str(trouble).partition(_GO_ON)[0].rstrip())
+
+
+def _trimmed(topic: str, spot: Spot, earliest: Spot, what: str) -> DataTrimmedError:
+    return DataTrimmedError(
+        f"{what} of {topic} are gone: the query was to begin at {spot}, and the first entry left is {earliest}. They "
+        "were not lost: retention removed them, as the namespace's policies say, or compaction has moved on. Keep them "
+        f"longer, or hold them with option subscription. {_GO_ON}"
+    )
+
+
+def _another(topic: str, spot: Spot, found: Spot, how: str) -> TopicRecreatedError:
+    index = "" if spot.index == UNKNOWN else f", index {spot.index}"
+    found_index = "" if found.index == UNKNOWN else f", index {found.index}"
+    return TopicRecreatedError(
+        f"{topic} is not the topic that this query was reading: the query was at {spot}{index}, and the topic {how} "
+        f"({found}{found_index}). It was deleted and made anew, or restored from an older state. Begin with a new "
+        f"checkpointLocation. {_GO_ON}: it then begins with the first message there is"
+    )

@@ -1,0 +1,83 @@
+"""Spots: places in a topic partition; and the offsets of a stream, which are one spot for each.
+
+JSON:      {"persistent://t/n/x-partition-0": {"b": -1, "e": 4711, "i": 98765, "l": 12}, …, "v": 1}
+           = the next message to read: ledger, entry, how many messages of the entry's batch come before it (-1: none),
+           and its index (-1: not known). Keys are sorted: Spark compares offsets as text.
+Index:     it goes on where ledgers come and go, so it tells what a position cannot: whether the entries between a spot
+           and the first that is left were ever there (gaps.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from magnetar.errors import CheckpointMismatchError
+from magnetar.topic.position import Position
+
+VERSION: Final = 1
+_VERSION_KEY: Final = "v"
+UNKNOWN: Final = -1
+_FIELDS: Final = ("b", "e", "i", "l")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Spot:
+    """Ordered as the messages are."""
+
+    ledger_id: int
+    entry_id: int
+    skipped: int = 0
+    index: int = field(default=UNKNOWN, compare=False)
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledger_id, self.entry_id)
+
+    @property
+    def before(self) -> Position:
+        """The last entry of which nothing is to be read any more."""
+        return Position(self.ledger_id, self.entry_id - 1)
+
+    @classmethod
+    def behind(cls, last: Position, next_index: int) -> Spot:
+        """Where the next entry is, or will be."""
+        return cls(last.ledger_id, last.entry_id + 1, 0, next_index)
+
+    def __str__(self) -> str:
+        text = f"{self.ledger_id}:{self.entry_id}"
+        return f"{text} (message {self.skipped} of its batch)" if self.skipped else text
+
+
+Spots = dict[str, Spot]
+"""Full name of a topic without partitions, or of one partition → spot."""
+
+
+def to_json(spots: Mapping[str, Spot]) -> dict[str, Any]:
+    offset: dict[str, Any] = {
+        part: {"b": spot.skipped or -1, "e": spot.entry_id, "i": spot.index, "l": spot.ledger_id}
+        for part, spot in sorted(spots.items())
+    }
+    offset[_VERSION_KEY] = VERSION  # Names of topics begin with "persistent", so this is in order.
+    return offset
+
+
+def from_json(offset: Mapping[str, Any]) -> Spots:
+    """Of a checkpoint, which may be from anywhere. CheckpointMismatchError."""
+    version = offset.get(_VERSION_KEY)
+    if version != VERSION:
+        raise CheckpointMismatchError(
+            f"the checkpoint has offsets that this release cannot read ({_VERSION_KEY} is {version!r}, not {VERSION}): "
+            "of another source, or of a newer release. Use what wrote it, or another checkpointLocation"
+        )
+    return {part: _spot(part, value) for part, value in sorted(offset.items()) if part != _VERSION_KEY}
+
+
+def _spot(part: str, value: Any) -> Spot:
+    numbers = [value.get(name) for name in _FIELDS] if isinstance(value, dict) else []
+    whole = [each for each in numbers if isinstance(each, int) and not isinstance(each, bool)]
+    if len(whole) != len(_FIELDS):
+        raise CheckpointMismatchError(f"the checkpoint's offset of {part} is damaged: {value!r}")
+    skipped, entry_id, index, ledger_id = whole
+    return Spot(ledger_id, entry_id, max(skipped, 0), index)

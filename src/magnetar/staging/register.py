@@ -1,0 +1,53 @@
+"""The register of an owner's staged ledgers: which ledgers a sweeper must ask after.
+
+Order:     a ledger is noted before it is created, and forgotten after it is deleted: no staged ledger is ever without
+           its note. A note without a ledger is left by a task that died in between, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from magnetar.errors import NodeExistsError, NoNodeError, OutcomeUnknownError
+from magnetar.metadata.store import MetadataStore
+from magnetar.staging.paths import register_path, registration_path
+from magnetar.staging.records import Registration
+
+_TRIES_MAX = 3  # Lost answers in a row; each try is safe, as nobody else makes or deletes this node.
+
+
+class Register:
+    def __init__(self, store: MetadataStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+
+    async def note(self, ledger_id: int, epoch: int) -> None:
+        path = registration_path(self._owner, ledger_id)
+        for tries_left in reversed(range(_TRIES_MAX)):
+            try:
+                await self._store.create(path, str(epoch).encode(), make_parents=True)
+            except NodeExistsError:  # By our own try before, whose answer was lost: ids are given out once.
+                return
+            except OutcomeUnknownError:
+                if not tries_left:
+                    raise
+            else:
+                return
+
+    async def forget(self, ledger_id: int) -> None:
+        with contextlib.suppress(NoNodeError):
+            await self._store.delete(registration_path(self._owner, ledger_id))
+
+    async def ledger_ids(self) -> list[int]:
+        try:
+            names = await self._store.children(register_path(self._owner))
+        except NoNodeError:
+            return []
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    async def read(self, ledger_id: int) -> Registration | None:
+        node = await self._store.get(registration_path(self._owner, ledger_id))
+        if node is None:
+            return None
+        text = node.value.decode("ascii", "replace")
+        return Registration(ledger_id, int(text) if text.isdecimal() else 0, node.created_ms)

@@ -1,0 +1,275 @@
+"""Official clients of Pulsar and Kafka that log what they do: each is used as the client that it wraps.
+
+Pulsar:    pulsar-client's client, and its producers, consumers and readers. Sequence ids are given by the wrapper,
+           since the client tells nobody which ones it takes, and go on behind the last one that the broker knows.
+Kafka:     confluent-kafka's and kafka-python's producers, by their two kinds of callbacks; records of either consumer.
+           Kafka has no sequence that a consumer can see: a header carries it.
+Imports:   none of these packages; only what their objects have is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from magnetar.testing.audit_log import HEADER, OK, AuditLog, mark_of, parse_mark
+
+FAILED: Final = "failed"
+READER: Final = "(reader)"  # What the log has for a subscription when a reader reads.
+
+
+class _Sequence:
+    """Numbers for one producer. Who takes one and sends with it holds `turn`, so that they leave in order."""
+
+    def __init__(self, after: int) -> None:
+        self._last = after
+        self.turn = threading.RLock()  # A callback may send, and come from within a send.
+
+    def next(self) -> int:
+        self._last += 1
+        return self._last
+
+
+# --- Pulsar -----------------------------------------------------------------------------------------------------------
+
+
+class PulsarClient:
+    """Wraps `pulsar.Client`: producers, consumers and readers that are made with it log what they do."""
+
+    def __init__(self, client: Any, log: AuditLog) -> None:
+        self._client, self._log = client, log
+
+    def create_producer(self, *arguments: Any, **options: Any) -> PulsarProducer:
+        return PulsarProducer(self._client.create_producer(*arguments, **options), self._log)
+
+    def subscribe(self, *arguments: Any, **options: Any) -> PulsarConsumer:
+        return PulsarConsumer(self._client.subscribe(*arguments, **options), self._log)
+
+    def create_reader(self, *arguments: Any, **options: Any) -> PulsarConsumer:
+        return PulsarConsumer(self._client.create_reader(*arguments, **options), self._log)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class PulsarProducer:
+    """Wraps `pulsar.Producer`; what is not here is the client's own."""
+
+    def __init__(self, producer: Any, log: AuditLog, *, marked: bool = True) -> None:
+        """`marked`: messages get a property by which consumers know them. Without it an audit needs the topic itself,
+        or recognises only messages whose acknowledgement came."""
+        self._producer, self._log, self._marked = producer, log, marked
+        self._topic, self._name = producer.topic(), producer.producer_name()
+        self._sequence = _Sequence(max(producer.last_sequence_id(), 0))  # The client takes a 0 for "none given".
+
+    def send(self, content: Any, properties: dict[str, str] | None = None, **options: Any) -> Any:
+        with self._sequence.turn:
+            sequence = self._begin(content, options)
+            marked = self._properties(properties, sequence)
+            try:
+                message_id = self._producer.send(content, marked, sequence_id=sequence, **options)
+            except Exception as error:
+                self._end(sequence, FAILED, None, type(error).__name__)
+                raise
+        self._end(sequence, OK, message_id)
+        return message_id
+
+    def send_async(
+        self,
+        content: Any,
+        callback: Callable[[Any, Any], None] | None = None,
+        properties: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        with self._sequence.turn:
+            sequence = self._begin(content, options)
+
+            def on_answer(result: Any, message_id: Any) -> None:
+                self._on_answer(sequence, result, message_id)
+                if callback is not None:
+                    callback(result, message_id)
+
+            marked = self._properties(properties, sequence)
+            self._producer.send_async(content, on_answer, marked, sequence_id=sequence, **options)
+
+    def _on_answer(self, sequence: int, result: Any, message_id: Any) -> None:
+        if getattr(result, "name", str(result)) == "Ok":
+            self._end(sequence, OK, message_id)
+        else:
+            self._end(sequence, FAILED, None, str(result))
+
+    def _begin(self, content: Any, options: dict[str, Any]) -> int:
+        sequence = self._sequence.next()
+        value = content if isinstance(content, bytes) else None  # Encoded by a schema, its bytes are not known here.
+        self._log.sent(self._topic, self._name, sequence, key=options.get("partition_key"), value=value)
+        return sequence
+
+    def _end(self, sequence: int, outcome: str, message_id: Any, error: str | None = None) -> None:
+        place = pulsar_message_id(message_id) if message_id is not None else None
+        self._log.answered(self._topic, self._name, sequence, outcome=outcome, message_id=place, error=error)
+
+    def _properties(self, given: dict[str, str] | None, sequence: int) -> dict[str, str] | None:
+        return {**(given or {}), HEADER: mark_of(self._name, sequence)} if self._marked else given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+class PulsarConsumer:
+    """Wraps `pulsar.Consumer` and `pulsar.Reader`: what `receive`, `batch_receive` and `read_next` return is logged."""
+
+    def __init__(self, consumer: Any, log: AuditLog) -> None:
+        self._consumer, self._log = consumer, log
+        self._subscription = consumer.subscription_name() if hasattr(consumer, "subscription_name") else READER
+
+    def receive(self, timeout_millis: int | None = None) -> Any:
+        return self._logged(self._consumer.receive(timeout_millis))
+
+    def read_next(self, timeout_millis: int | None = None) -> Any:
+        return self._logged(self._consumer.read_next(timeout_millis))
+
+    def batch_receive(self) -> list[Any]:
+        return [self._logged(message) for message in self._consumer.batch_receive()]
+
+    def _logged(self, message: Any) -> Any:
+        producer, sequence = parse_mark(message.properties().get(HEADER))
+        self._log.received(
+            message.topic_name(),
+            self._subscription,
+            pulsar_message_id(message.message_id()),
+            producer=producer or message.producer_name(),
+            sequence=sequence,
+            key=message.partition_key() or None,
+            value=message.data(),
+            published_ms=message.publish_timestamp(),
+            redelivery_count=message.redelivery_count(),
+        )
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+def pulsar_message_id(message_id: Any) -> str:
+    """`ledger:entry:partition:batch`, as format("magnetar") has it."""
+    numbers = (message_id.ledger_id(), message_id.entry_id(), message_id.partition(), message_id.batch_index())
+    return ":".join(map(str, numbers))
+
+
+# --- Kafka ------------------------------------------------------------------------------------------------------------
+
+
+class ConfluentProducer:
+    """Wraps `confluent_kafka.Producer`: the answer comes to `on_delivery(error, message)`."""
+
+    def __init__(self, producer: Any, log: AuditLog, name: str) -> None:
+        self._producer, self._log, self._name = producer, log, name
+        self._sequence = _Sequence(0)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | str | None = None,
+        *args: Any,
+        headers: Iterable[tuple[str, bytes]] | None = None,
+        on_delivery: Callable[[Any, Any], None] | None = None,
+        **options: Any,
+    ) -> None:
+        with self._sequence.turn:
+            sequence = self._sequence.next()
+            self._log.sent(topic, self._name, sequence, key=_text(key), value=value)
+
+            def answered(error: Any, message: Any) -> None:
+                place = f"{message.partition()}:{message.offset()}" if error is None else None
+                _log_answer(self._log, topic, self._name, sequence, place, error)
+                if on_delivery is not None:
+                    on_delivery(error, message)
+
+            marked = [*(headers or ()), _header(self._name, sequence)]
+            with _logged_failure(self._log, topic, self._name, sequence):
+                self._producer.produce(topic, value, key, *args, headers=marked, on_delivery=answered, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+class KafkaPythonProducer:
+    """Wraps `kafka.KafkaProducer`: the answer comes to the callbacks of the future that `send` returns."""
+
+    def __init__(self, producer: Any, log: AuditLog, name: str) -> None:
+        self._producer, self._log, self._name = producer, log, name
+        self._sequence = _Sequence(0)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] | None = None,
+        **options: Any,
+    ) -> Any:
+        with self._sequence.turn:
+            sequence = self._sequence.next()
+            self._log.sent(topic, self._name, sequence, key=_text(key), value=value)
+            marked = [*(headers or ()), _header(self._name, sequence)]
+            with _logged_failure(self._log, topic, self._name, sequence):
+                future = self._producer.send(topic, value=value, key=key, headers=marked, **options)
+
+        def stored(place: Any) -> None:
+            _log_answer(self._log, topic, self._name, sequence, f"{place.partition}:{place.offset}", None)
+
+        future.add_callback(stored)
+        future.add_errback(lambda error: _log_answer(self._log, topic, self._name, sequence, None, error))
+        return future
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+def log_kafka_record(log: AuditLog, record: Any, group: str) -> None:
+    """What a Kafka consumer of that group received: a record of kafka-python, or a message of confluent-kafka."""
+    headers = dict(_field(record, "headers") or ())
+    producer, sequence = parse_mark(headers.get(HEADER))
+    timestamp = _field(record, "timestamp")
+    log.received(
+        _field(record, "topic"),
+        group,
+        f"{_field(record, 'partition')}:{_field(record, 'offset')}",
+        producer=producer,
+        sequence=sequence,
+        key=_text(_field(record, "key")),
+        value=_field(record, "value"),
+        published_ms=timestamp[1] if isinstance(timestamp, tuple) else timestamp,
+    )
+
+
+def _field(record: Any, name: str) -> Any:
+    """confluent-kafka's messages have methods, kafka-python's records have attributes."""
+    value = getattr(record, name)
+    return value() if callable(value) else value
+
+
+def _header(name: str, sequence: int) -> tuple[str, bytes]:
+    return HEADER, mark_of(name, sequence).encode()
+
+
+def _log_answer(log: AuditLog, topic: str, name: str, sequence: int, place: str | None, error: Any) -> None:
+    outcome = OK if error is None else FAILED
+    log.answered(topic, name, sequence, outcome=outcome, message_id=place, error=None if error is None else str(error))
+
+
+@contextlib.contextmanager
+def _logged_failure(log: AuditLog, topic: str, name: str, sequence: int) -> Iterator[None]:
+    """Of a call that raises instead of calling back."""
+    try:
+        yield
+    except Exception as error:
+        _log_answer(log, topic, name, sequence, None, error)
+        raise
+
+
+def _text(key: bytes | str | None) -> str | None:
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else key

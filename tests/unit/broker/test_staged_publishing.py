@@ -1,0 +1,256 @@
+"""The broker's side of staging: what an intent names is copied once, goes on after any end, and is refused clearly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.broker import topic_upkeep
+from magnetar.broker.names import TopicName
+from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.sink_marks import SinkMark, mark_of, property_of, unfinished
+from magnetar.config.broker import BrokerConfig
+from magnetar.config.topic import TopicConfig
+from magnetar.errors import (
+    EpochOrderError,
+    MagnetarError,
+    NoSuchLedgerError,
+    StagingRecordError,
+    StillPublishingError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+)
+from magnetar.ledger.client import LedgerClient
+from magnetar.testing.waiting import until
+from magnetar.topic.position import Position
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
+from tests.unit.broker.pulsar.broker_world import batch
+from tests.unit.staging.staging_world import OTHER, OWNER, TOPIC, StagingWorld, entry, staging_world
+
+NAME = TopicName.parse(TOPIC)
+SMALL_LEDGERS = TopicConfig(ensemble_size=1, write_quorum=1, ack_quorum=1, ledger_entries_max=3, ledger_minutes_min=0)
+
+
+class Nobody:
+    """Decided, and the driver is gone."""
+
+    async def publish(self, topic: str, owner: str, epoch: int) -> None:
+        raise NoSuchLedgerError("gone")
+
+    async def forget(self, topic: str, owner: str) -> None:
+        raise NoSuchLedgerError("gone")
+
+
+async def decide(world: StagingWorld, texts: list[str], epoch: int = 0, topic: str = TOPIC) -> None:
+    staged = await world.stage({topic: texts}, epoch=epoch)
+    with pytest.raises(NoSuchLedgerError):
+        await world.sink(Nobody()).commit(OWNER, epoch, [staged])
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """The next copies break off after so many entries; each chunk is one entry."""
+    real = LedgerClient.open_no_recovery
+    read = 0
+
+    async def opened(self: Any, *args: Any, **named: Any) -> Any:
+        reader = await real(self, *args, **named)
+        some = reader.read_some
+
+        async def read_one(first: int, last: int) -> Any:
+            nonlocal read
+            if read == entries:
+                raise NoSuchLedgerError("the end of this try")
+            read += 1
+            return (await some(first, last))[:1]
+
+        reader.read_some = read_one  # type: ignore[method-assign]
+        return reader
+
+    monkeypatch.setattr(LedgerClient, "open_no_recovery", opened)
+
+
+async def loaded(world: StagingWorld, topic: str = TOPIC) -> PersistentTopic:
+    return await world.broker_world.topic(topic)
+
+
+async def publish(world: StagingWorld, epoch: int = 0, name: TopicName = NAME, **more: float) -> None:
+    await world.broker_world.broker.staged.publish(name, OWNER, epoch, **more)
+
+
+def test_a_mark_comes_back_as_it_was_and_damage_is_refused() -> None:
+    mark = SinkMark(7, False, Position(3, -1))
+    properties = {property_of("o"): mark.to_text(), property_of("p"): SinkMark(1, True, Position(1, 1)).to_text()}
+    assert mark_of(properties, "o") == mark
+    assert mark_of(properties, "q") is None
+    assert unfinished({**properties, property_of("q"): "damaged"}) == {property_of("o"): Position(3, -1)}
+    assert (mark.covers(6), mark.covers(7), SinkMark(7, True, mark.start).covers(7)) == (True, False, True)
+    with pytest.raises(StagingRecordError):
+        SinkMark.from_text("{}")
+
+
+async def test_asking_again_copies_nothing_twice() -> None:
+    async with staging_world() as world:
+        await decide(world, ["a", "b"])
+        await asyncio.gather(*(publish(world) for _ in range(5)))
+        await publish(world)
+        assert await world.texts() == ["a", "b"]
+
+
+async def test_a_copy_that_broke_off_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staging_world() as world:
+        await decide(world, [f"{number}" for number in range(6)])
+        with monkeypatch.context() as patched:
+            stop_after(patched, 4)
+            with pytest.raises(NoSuchLedgerError):
+                await publish(world)
+        assert await world.texts() == ["0", "1", "2", "3"]
+        await publish(world)
+        assert await world.texts() == [f"{number}" for number in range(6)]
+
+
+async def test_the_next_owner_goes_on_between_the_messages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staging_world(topic=SMALL_LEDGERS) as world:
+        talker = await world.broker_world.talker()
+        await talker.producer(TOPIC)
+        await decide(world, [f"{number}" for number in range(7)])
+        with monkeypatch.context() as patched:
+            stop_after(patched, 5)
+            with pytest.raises(NoSuchLedgerError):
+                await publish(world)
+        talker.publish(1, 0, b"theirs")
+        await talker.answer(BaseCommand.SEND_RECEIPT)
+        await world.broker_world.restart()
+        await publish(world)
+        found = await world.texts()
+        assert [text for text in found if text != "theirs"] == [f"{number}" for number in range(7)]
+        assert found.index("theirs") == 5
+
+
+async def test_nothing_that_is_needed_to_go_on_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staging_world(topic=SMALL_LEDGERS) as world:
+        await decide(world, [f"{number}" for number in range(9)])
+        with monkeypatch.context() as patched:
+            stop_after(patched, 8)
+            with pytest.raises(NoSuchLedgerError):
+                await publish(world)
+        topic = await loaded(world)
+        await topic.log.roll()
+        assert await topic_upkeep.trim(topic) == 0  # Nobody subscribes: all of it would go.
+        await topic.log.truncate()
+        await world.broker_world.restart()
+        topic = await loaded(world)
+        assert await topic_upkeep.trim(topic) == 0
+        await publish(world)
+        assert await world.texts() == [f"{number}" for number in range(9)]
+        await topic.log.roll()
+        assert await topic_upkeep.trim(topic) > 0
+
+
+async def test_a_topic_that_a_sink_publishes_to_is_not_idle() -> None:
+    async with staging_world(broker=BrokerConfig(inactive_topics_delete=True)) as world:
+        await world.sink().commit(OWNER, 0, [await world.stage({TOPIC: ["a"]})])
+        topic = await loaded(world)
+        late_s = topic.last_used_s + 1_000_000
+        assert not topic_upkeep.is_idle(topic, late_s)
+        await world.broker_world.broker.staged.forget(NAME, OWNER)
+        assert topic_upkeep.is_idle(topic, late_s)
+
+
+async def test_a_late_request_for_an_epoch_that_is_done_is_a_success_and_does_nothing() -> None:
+    async with staging_world() as world:
+        for epoch in range(2):
+            await world.sink().commit(OWNER, epoch, [await world.stage({TOPIC: [f"{epoch}"]}, epoch=epoch)])
+        await world.broker_world.broker.staged.forget(NAME, OWNER)
+        for epoch in (0, 1):
+            await publish(world, epoch)
+        assert await world.texts() == ["0", "1"]
+
+
+async def test_what_was_never_decided_and_what_is_out_of_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staging_world() as world:
+        with pytest.raises(EpochOrderError, match="decided nothing"):
+            await publish(world)
+        await decide(world, ["a", "b"])
+        with monkeypatch.context() as patched:
+            stop_after(patched, 1)
+            with pytest.raises(NoSuchLedgerError):
+                await publish(world)
+        with pytest.raises(EpochOrderError, match="decided nothing"):
+            await publish(world, 1)
+        with pytest.raises(EpochOrderError, match="not done"):
+            await world.broker_world.broker.staged.forget(NAME, OWNER)
+
+
+async def test_a_topic_that_an_intent_does_not_name_gets_nothing() -> None:
+    async with staging_world() as world:
+        await decide(world, ["a"])
+        await publish(world, name=TopicName.parse(OTHER))
+        assert await world.texts(OTHER) == []
+
+
+async def test_a_terminated_topic_refuses_and_nothing_is_copied() -> None:
+    async with staging_world() as world:
+        await decide(world, ["a"])
+        topic = await world.broker_world.broker.service.topic(NAME, create=True)
+        assert isinstance(topic, PersistentTopic)
+        await topic.terminate()
+        with pytest.raises(TopicTerminatedError, match="terminated"):
+            await publish(world)
+
+
+async def test_a_topic_that_is_missing_and_not_made_by_use_is_refused_until_it_is_there() -> None:
+    async with staging_world(broker=BrokerConfig(auto_create_topics=False)) as world:
+        await decide(world, ["a"])
+        with pytest.raises(TopicNotFoundError):
+            await publish(world)
+        await world.broker_world.broker.service.create_topic(NAME)
+        await publish(world)
+        assert await world.texts() == ["a"]
+
+
+async def test_a_request_that_waits_too_long_leaves_and_the_copy_goes_on() -> None:
+    async with staging_world() as world:
+        await decide(world, [f"{number}" for number in range(50)])
+        with pytest.raises(StillPublishingError):
+            await publish(world, wait_s=0.0)
+        await publish(world)
+        assert len(await world.texts()) == 50
+
+
+async def test_duplicates_are_not_looked_for_and_the_producers_name_stays_usable() -> None:
+    async with staging_world(broker=BrokerConfig(deduplication=True)) as world:
+        stager = world.stager()
+        for number in (5, 3, 4):  # Not even in order.
+            await stager.add(TOPIC, entry(f"{number}", number), 1)
+        await world.sink().commit(OWNER, 0, [await stager.finish()])
+        assert await world.texts() == ["5", "3", "4"]
+
+
+async def test_a_batch_counts_as_many_messages_as_it_has() -> None:
+    async with staging_world() as world:
+        stager = world.stager()
+        await stager.add(TOPIC, batch([b"a", b"b", b"c"]), 3)
+        await world.sink().commit(OWNER, 0, [await stager.finish()])
+        assert (await loaded(world)).log.next_index == 3
+
+
+async def test_more_than_the_log_takes_at_once_is_copied_in_order() -> None:
+    async with staging_world() as world:
+        texts = [f"{number:>4000}" for number in range(500)]
+        await world.sink().commit(OWNER, 0, [await world.stage({TOPIC: texts})])
+        assert await world.texts() == texts
+
+
+async def test_a_broker_that_stops_in_the_middle_leaves_what_the_next_one_completes() -> None:
+    async with staging_world() as world:
+        await decide(world, [f"{number}" for number in range(3_000)])
+        asked = asyncio.ensure_future(publish(world))
+        topics = world.broker_world.broker.service.topics
+        await until(lambda: (found := topics.find(NAME)) is not None and found.entries_in, "nothing is copied")
+        await world.broker_world.restart()
+        with pytest.raises(MagnetarError):
+            await asked
+        await publish(world)
+        assert await world.texts() == [f"{number}" for number in range(3_000)]

@@ -1,0 +1,60 @@
+"""What `magnetar pipeline` refuses before Spark is started."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from magnetar.cli.pipeline import app
+from magnetar.cli.pipeline_compacting import default_admin_url, destination
+from magnetar.cli.pipeline_running import _parsed
+from magnetar.errors import ConfigError, InvalidNameError
+
+
+@pytest.mark.parametrize("path", ["/a", "./a", "../a", "~/a", "s3a://bucket/a", "file:/a", "hdfs://host/a"])
+def test_what_begins_like_a_path_is_a_path(path: str) -> None:
+    assert destination(path) == ("", path)
+
+
+@pytest.mark.parametrize("topic", ["a", "public/default/a", "persistent://public/default/a"])
+def test_anything_else_is_a_topic(topic: str) -> None:
+    assert destination(topic) == ("persistent://public/default/a", "")
+
+
+def test_what_is_neither_is_refused() -> None:
+    with pytest.raises(InvalidNameError):
+        destination("a/b")
+
+
+@pytest.mark.parametrize(
+    ("url", "admin"),
+    [("pulsar://host:6650", "http://host:8080"), ("pulsar://[::1]:1", "http://[::1]:8080")],
+)
+def test_the_admin_interface_is_on_the_same_host(url: str, admin: str) -> None:
+    assert default_admin_url(url) == admin
+
+
+@pytest.mark.parametrize("arguments", [["compact", "t"], ["compact", "t", "--to", "u", "--in-place"]])
+def test_compact_wants_one_destination(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert "--in-place" in str(result.exception)
+
+
+@pytest.mark.parametrize("setting", ["spark.x", "driver.memory=1g"])
+def test_a_setting_that_is_none_of_spark_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"spark\.driver\.memory=4g"):
+        _parsed([setting])
+
+
+def test_without_pyspark_every_pipeline_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.spark.session.find_spec", lambda _name: None)
+    for arguments in (
+        ["archive", "t", "p"],
+        ["scrub"],
+        ["replay", "p", "t"],
+        ["compact", "t", "--to", "u"],
+        ["audit", "x"],
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert "magnetar[spark]" in str(result.exception), arguments

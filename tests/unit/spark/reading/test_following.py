@@ -1,0 +1,237 @@
+"""A stream's offsets: where it begins, how far a batch goes, and what is checked on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.errors import (
+    BrokerUnavailableError,
+    CheckpointMismatchError,
+    DataTrimmedError,
+    TopicNotFoundError,
+    TopicRecreatedError,
+)
+from magnetar.spark.reading import following, heads
+from magnetar.spark.reading.following import Follower
+from magnetar.spark.reading.shares import Limit
+from magnetar.spark.reading.spots import Spot, Spots
+from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments
+
+ALL = Limit()
+
+
+class Subscriptions:
+    """Where each is, as the broker would show it."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[str, str, Spot]] = []
+        self.errors: list[Exception] = []
+
+    async def place_subscription(self, part: str, name: str, spot: Spot) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.places.append((part.rpartition("/")[2], name, spot))
+
+    move_subscription = place_subscription
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "POLL_MS", 1)
+    monkeypatch.setattr(following, "LOOK_S", 0.0)
+
+
+def follower(cluster: FakeCluster, **given: str) -> Follower:
+    return Follower(cluster, Subscriptions(), options(**given), cores=2)  # type: ignore[arg-type]
+
+
+def chain(*ledgers: tuple[int, int, int], topic: str = "orders") -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.set(topic, *(ledger(*each) for each in ledgers))
+    return cluster
+
+
+def entries(splits: Any) -> list[tuple[int, int, int]]:
+    return [(each.ledger.ledger_id, each.first, each.last) for split in splits for each in split.ranges]
+
+
+async def test_a_new_stream_begins_with_what_is_to_come_or_where_it_is_told() -> None:
+    cluster = chain((1, 10, 0))
+    assert await follower(cluster).initial() == {TOPIC: Spot(1, 10)}
+    begun = await follower(cluster, startingOffsets="earliest").initial()
+    assert begun == {TOPIC: Spot(1, 0)}
+    assert begun[TOPIC].index == 0
+
+
+async def test_a_topic_that_does_not_exist_is_an_error_at_the_start() -> None:
+    with pytest.raises(TopicNotFoundError):
+        await follower(FakeCluster()).initial()
+
+
+async def test_offsets_go_on_with_the_topic_and_stay_when_nothing_comes() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster, startingOffsets="earliest")
+    start = await one.initial()
+    latest = await one.latest(start, ALL)
+    assert (latest, latest[TOPIC].index) == ({TOPIC: Spot(1, 10)}, 10)
+    assert await one.latest(latest, ALL) is latest
+    cluster.set("orders", ledger(1, 10, 0), ledger(4, 2, 10))
+    assert await one.latest(latest, ALL) == {TOPIC: Spot(4, 2)}
+
+
+async def test_a_ledger_without_messages_is_no_news() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster)
+    start = await one.initial()
+    empty = segments(ledger(1, 10, 0), ledger(6, 0, 10))
+    cluster.topics[TOPIC] = empty
+    assert await one.latest(start, ALL) is start
+
+
+async def test_a_limit_in_messages_cuts_at_entries_and_knows_the_index() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster, startingOffsets="earliest")
+    limited = await one.latest(await one.initial(), Limit(messages=4))
+    assert (limited, limited[TOPIC].index) == ({TOPIC: Spot(1, 4)}, 4)
+    limited = await one.latest(limited, Limit(size_bytes=3_000))
+    assert limited == {TOPIC: Spot(1, 7)}
+
+
+async def test_a_query_that_ends_with_what_is_there_never_sees_more() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster, startingOffsets="earliest")
+    await one.available_now()
+    start = await one.initial()
+    cluster.set("orders", ledger(1, 15, 0))
+    half = await one.latest(start, Limit(messages=6))
+    assert half == {TOPIC: Spot(1, 6)}
+    latest = await one.latest(half, Limit(messages=6))
+    assert latest == {TOPIC: Spot(1, 10)}
+    assert await one.latest(latest, ALL) is latest
+
+
+async def test_partitions_that_appear_while_it_runs_are_read_from_their_beginning() -> None:
+    cluster = chain((1, 5, 0), topic="orders-partition-0")
+    cluster.partition_counts = {TOPIC: 1}
+    one = follower(cluster)
+    start = await one.initial()
+    cluster.partition_counts = {TOPIC: 2}
+    cluster.set("orders-partition-1", ledger(9, 3, 0))
+    latest = await one.latest(start, ALL)
+    assert latest == {f"{TOPIC}-partition-0": Spot(1, 5), f"{TOPIC}-partition-1": Spot(9, 3)}
+    assert entries(await one.plan(start, latest)) == [(9, 0, 2)]
+    assert (await one.latest(start, Limit(messages=1)))[f"{TOPIC}-partition-1"] == Spot(9, 1)
+
+
+async def test_topics_that_come_to_match_are_read_too() -> None:
+    cluster = chain((1, 5, 0), topic="orders-1")
+    one = follower(cluster, topic="", topicsPattern="orders-.*")
+    start = await one.initial()
+    cluster.set("orders-2", ledger(7, 2, 0))
+    cluster.set("other", ledger(8, 2, 0))
+    assert set(await one.latest(start, ALL)) == {f"{TOPIC}-1", f"{TOPIC}-2"}
+
+
+async def test_a_batch_reads_what_lies_between_two_offsets_and_nothing_for_equal_ones() -> None:
+    cluster = chain((1, 10, 0), (4, 6, 10))
+    one = follower(cluster)
+    start, end = {TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(4, 2, 0, 12)}
+    assert entries(await one.plan(start, end)) == [(1, 8, 9), (4, 0, 1)]
+    assert await one.plan(end, end) == []
+
+
+async def test_a_batch_that_was_trimmed_before_it_was_read_is_an_error_that_says_so() -> None:
+    cluster = chain((4, 6, 10))
+    start, end = {TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(4, 2, 0, 12)}
+    with pytest.raises(DataTrimmedError, match="2 messages"):
+        await follower(cluster).plan(start, end)
+    assert entries(await follower(cluster, failOnDataLoss="false").plan(start, end)) == [(4, 0, 1)]
+
+
+async def test_a_topic_made_anew_under_the_query_is_noticed_whether_it_has_fewer_or_more_messages() -> None:
+    start = {TOPIC: Spot(1, 8, 0, 8)}
+    for count in (3, 20):
+        cluster = chain((50, count, 0))
+        one = follower(cluster)
+        with pytest.raises(TopicRecreatedError, match="made anew"):
+            await one.plan(start, await one.latest(start, ALL))
+        one = follower(cluster, failOnDataLoss="false")
+        assert entries(await one.plan(start, await one.latest(start, ALL))) == [(50, 0, count - 1)]
+
+
+async def test_a_topic_deleted_under_the_query_is_noticed() -> None:
+    start = {TOPIC: Spot(1, 8, 0, 8)}
+    with pytest.raises(TopicRecreatedError, match="deleted"):
+        await follower(FakeCluster()).latest(start, ALL)
+    one = follower(FakeCluster(), failOnDataLoss="false")
+    assert await one.latest(start, ALL) is start
+    assert await one.plan(start, {TOPIC: Spot(1, 9, 0, 9)}) == []
+
+
+async def test_an_end_that_the_topic_does_not_reach_is_noticed() -> None:
+    with pytest.raises(TopicRecreatedError):
+        await follower(chain((1, 10, 0))).plan({TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(1, 20, 0, 20)})
+
+
+async def test_a_checkpoint_of_another_topic_is_refused() -> None:
+    foreign: Spots = {"persistent://public/default/other": Spot(1, 0)}
+    with pytest.raises(CheckpointMismatchError, match=r"other.*orders.*checkpointLocation"):
+        await follower(chain((1, 10, 0))).latest(foreign, ALL)
+    with pytest.raises(CheckpointMismatchError):
+        await follower(chain((1, 10, 0))).plan(foreign, foreign)
+
+
+async def test_a_broker_that_is_away_for_a_while_is_waited_for() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster, startingOffsets="earliest")
+    start = await one.initial()
+    cluster.errors = [BrokerUnavailableError("gone"), BrokerUnavailableError("gone")]
+    assert await one.latest(start, ALL) == {TOPIC: Spot(1, 10)}
+
+
+async def test_a_broker_that_stays_away_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PATIENCE_S", 0.01)
+    cluster = chain((1, 10, 0))
+    one = follower(cluster)
+    start = await one.initial()
+    cluster.errors = [BrokerUnavailableError("gone") for _ in range(50)]
+    with pytest.raises(BrokerUnavailableError):
+        await one.latest(start, ALL)
+
+
+async def test_a_subscription_shows_progress_and_never_ends_the_query() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster, subscription="spark", startingOffsets="earliest")
+    shown: Any = one._admin
+    start = await one.initial()
+    await one.commit({TOPIC: Spot(1, 4)})
+    await one.commit({TOPIC: Spot(1, 4)})
+    shown.errors = [BrokerUnavailableError("gone")]
+    await one.commit({TOPIC: Spot(1, 6)})
+    await one.commit({TOPIC: Spot(1, 6)})
+    assert shown.places == [("orders", "spark", spot) for spot in (start[TOPIC], Spot(1, 4), Spot(1, 6))]
+
+
+async def test_a_poll_that_is_answered_wakes_whoever_waits() -> None:
+    cluster = chain((1, 10, 0))
+    news = asyncio.Event()
+    original = cluster.wait
+
+    async def wait(topic: str, after: Any, timeout_ms: int = 500) -> Any:
+        if timeout_ms:
+            await news.wait()
+        return await original(topic, after, timeout_ms)
+
+    cluster.wait = wait  # type: ignore[method-assign]
+    one = follower(cluster)
+    start = await one.initial()
+    assert await one.latest(start, ALL) is start
+    waiting = asyncio.create_task(one.latest(start, ALL))
+    await asyncio.sleep(0)
+    cluster.set("orders", ledger(1, 12, 0))
+    news.set()
+    assert await waiting == {TOPIC: Spot(1, 12)}
+    one.close()

@@ -1,0 +1,55 @@
+"""Offsets of a stream as JSON, and how a limit is divided."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.errors import CheckpointMismatchError
+from magnetar.spark.reading.shares import Limit, shares
+from magnetar.spark.reading.spots import Spot, from_json, to_json
+
+
+def test_offsets_are_the_same_text_however_they_came_about() -> None:
+    spots = {"persistent://t/n/b": Spot(1, 2, 3, 4), "persistent://t/n/a": Spot(5, 6, 0, 7)}
+    text = json.dumps(to_json(spots))
+    assert text == json.dumps(to_json(dict(reversed(spots.items()))))
+    assert text == (
+        '{"persistent://t/n/a": {"b": -1, "e": 6, "i": 7, "l": 5}, '
+        '"persistent://t/n/b": {"b": 3, "e": 2, "i": 4, "l": 1}, "v": 1}'
+    )
+    back = from_json(json.loads(text))
+    assert back == spots
+    assert {part: spot.index for part, spot in back.items()} == {part: spot.index for part, spot in spots.items()}
+
+
+@pytest.mark.parametrize("offset", [{}, {"v": 2}, {"v": 1, "persistent://t": {"l": 1}}, {"v": 1, "x": 5}])
+def test_an_offset_that_is_none_of_ours_is_refused(offset: dict[str, object]) -> None:
+    with pytest.raises(CheckpointMismatchError, match="checkpoint"):
+        from_json(offset)
+
+
+def test_a_limit_is_divided_by_what_waits() -> None:
+    given = shares({"a": 900, "b": 100, "c": 0}, Limit(messages=100))
+    assert {part: share.messages for part, share in given.items()} == {"a": 90, "b": 10}
+
+
+def test_what_fits_is_not_limited() -> None:
+    assert shares({"a": 5, "b": 4}, Limit(messages=9))["a"].messages is None
+
+
+def test_bytes_are_divided_alike() -> None:
+    given = shares({"a": 75, "b": 25}, Limit(size_bytes=1_000))
+    assert {part: share.size_bytes for part, share in given.items()} == {"a": 750, "b": 250}
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 10**6), min_size=1, max_size=20), st.integers(1, 1_000))
+def test_no_limit_is_exceeded_and_somebody_always_goes_on(waiting: dict[str, int], budget: int) -> None:
+    if sum(waiting.values()) > budget:
+        given = [share.messages or 0 for share in shares(waiting, Limit(messages=budget)).values()]
+        assert sum(given) == budget
+        assert min(given) >= 1
