@@ -57,7 +57,7 @@ def require_connect() -> None:
 def run(directory: Path) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     spec = write_spec(directory)
-    with StandaloneProcess(directory / "server") as server:
+    with StandaloneProcess(directory / "server", "broker.inactive_topics_delete=false") as server:
         for topic in ("orders", "large-orders"):
             asyncio.run(publish(server.url, topic, []))
         large = 0

@@ -23,6 +23,7 @@ from magnetar.testing.processes import Child, wait_for
 
 START_TIMEOUT_S = 180.0  # 10 s on a quiet machine.
 _KILL_TIMEOUT_S = 30.0
+_DAEMON = b"pyspark.daemon"
 _MARK = "KILL_TEST_DRIVER"
 
 
@@ -79,6 +80,12 @@ class Driver:
         if answer["errors"]:
             raise JobFailedError(answer["errors"][0])
 
+    def expect_failure(self, *, is_fatal: bool) -> None:
+        """Of a job that has answered and should not have. JobFailedError if it ended well, or must not fail again."""
+        answer = self.answer(1)
+        if is_fatal or not answer["errors"]:
+            raise JobFailedError(f"it ended before the point where it was to stop: {answer}")
+
     def _write(self, line: str) -> None:
         stdin = self.child.popen.stdin
         assert stdin is not None
@@ -103,8 +110,10 @@ class Driver:
         return [pid for pid in _all_pids() if _environment_has(pid, f"{_MARK}={self._mark}")]
 
     def python_workers(self) -> list[int]:
-        """Those that a daemon forked: what runs a task, plans a read, or commits."""
-        return [pid for pid in self.pids if _is_daemon(pid) and _is_daemon(_parent(pid))]
+        """What runs a task, plans a read, commits, or follows a topic; not the daemons that forked the most of them."""
+        return [
+            pid for pid in self.pids if _is_python(pid) and (_is_python(_parent(pid)) or not _is_python(pid, _DAEMON))
+        ]
 
     def kill(self) -> None:
         """kill -9 of everything, the Python driver first."""
@@ -134,7 +143,7 @@ def kill(pid: int) -> None:
 def executor_of(worker: int) -> int:
     """The JVM that a Python worker works for: the first in its line that is no Python."""
     pid = worker
-    while _is_daemon(pid):
+    while _is_python(pid):
         pid = _parent(pid)
     return pid
 
@@ -149,11 +158,11 @@ def _environment_has(pid: int, line: str) -> bool:
     return False
 
 
-def _is_daemon(pid: int) -> bool:
-    """The daemon, or what it forked: both have its command line."""
+def _is_python(pid: int, module: bytes = b"pyspark.") -> bool:
+    """One of Spark's: a daemon, what it forked, which has its command line, or a runner without a daemon."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return any(word.startswith(b"pyspark.") for word in words)
+        return any(word.startswith(module) for word in words)
     return False
 
 

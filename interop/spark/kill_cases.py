@@ -17,7 +17,6 @@ from interop.spark.driver import Driver, JobFailedError, executor_of, kill
 from interop.spark.kill_hook import arm, environment
 from interop.spark.messages import Verdict, compare, create_topic, fill, read
 from interop.spark.without_intent import POINT_OF_THE_DECISION
-from magnetar.errors import ProcessFailedError
 from magnetar.testing.standalone_process import StandaloneProcess
 
 LOCAL: Final = "local[2]"
@@ -69,13 +68,15 @@ class KillTest:
         here = self._directory / f"{self._number}-{point}"
         job, reached = self._prepare(here), here / "reached"
         arm(self._orders, point, EPOCH, reached)
-        driver.begin(job)
-        driver.child.wait_until(
-            lambda: _pid_in(reached) > 0 or driver.has_answered, what=point, timeout=POINT_TIMEOUT_S
-        )
-        if not _pid_in(reached):
-            raise ProcessFailedError(f"the job ended before {point}: {driver.answer(1)}")
-        return job, _pid_in(reached)
+        for tries_left in reversed(range(TRIES_MAX)):
+            driver.begin(job)
+            driver.child.wait_until(
+                lambda: _pid_in(reached) > 0 or driver.has_answered, what=point, timeout=POINT_TIMEOUT_S
+            )
+            if pid := _pid_in(reached):
+                return job, pid
+            driver.expect_failure(is_fatal=not tries_left)
+        raise AssertionError("the last try returns or raises")
 
     def killed_at(self, master: str, points: Sequence[str]) -> Mapping[str, Job]:
         """All of the driver's processes, while a job stands at each of these points. The broker's can only be last, and

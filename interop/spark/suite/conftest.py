@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 KEEP = "broker.inactive_topics_delete=false"
 """A topic without subscriptions is deleted after a minute, which is soon on a busy machine."""
+_NOT_STARTED = "Python worker failed to connect back"
+_TRIES = 5
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -74,7 +76,8 @@ class World:
     server: StandaloneProcess
     directory: Path
     client: pulsar.Client
-    opened: list[Any] = field(default_factory=list)
+    rows: dict[str, list[Any]] = field(default_factory=dict)
+    """What streams have read, by the name that they were given."""
 
     def new_topic(self, partitions: int = 0) -> str:
         topic = f"persistent://public/default/spark-{next(_numbers)}"
@@ -112,11 +115,34 @@ class World:
         return [bytes(row.value) for row in frame.select("value").collect()]
 
     def run_now(self, frame: DataFrame, name: str, checkpoint: Path | None = None) -> Any:
-        """All that is there now, into a table in memory; returns the query, which has ended."""
-        writer = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(checkpoint or self.directory / name)).start()
-        assert query.awaitTermination(100), f"{name} did not end"
+        """All that is there now goes to `rows`; returns the query, which has ended."""
+        batches: dict[int, list[Any]] = {}
+
+        def keep(batch: DataFrame, batch_id: int) -> None:
+            batches[batch_id] = batch.collect()  # One that is repeated takes the place of its first try.
+
+        writer = frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(checkpoint or self.directory / name))
+        query = patiently(lambda: ended(writer.start()))
+        self.rows[name] = [row for rows in batches.values() for row in rows]
         return query
+
+
+def ended(query: Any, seconds: int = 200) -> Any:
+    """The query, when it has ended well; else raises why it did not."""
+    assert query.awaitTermination(seconds), f"{query.name} did not end within {seconds} s"
+    return query
+
+
+def patiently(work: Callable[[], Any]) -> Any:
+    """Spark gives a Python worker ten seconds to start, which a busy machine may not have: begun again then."""
+    for _ in range(_TRIES - 1):
+        try:
+            return work()
+        except Exception as error:
+            if _NOT_STARTED not in str(error):
+                raise
+    return work()
 
 
 @pytest.fixture
@@ -132,8 +158,11 @@ def refused() -> Callable[..., str]:
     """What a user is told: the text of the error that this ends with."""
 
     def run(work: Callable[[], Any]) -> str:
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own class; what matters is what it says
-            work()
+        for _ in range(_TRIES):
+            with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own class; what matters is what it says
+                work()
+            if _NOT_STARTED not in str(caught.value):
+                break
         return str(caught.value)
 
     return run

@@ -7,17 +7,22 @@ from typing import Any
 
 import pytest
 
-from interop.spark.suite.conftest import World
+from interop.spark.suite.conftest import World, ended
 
 Refused = Callable[[Callable[[], Any]], str]
+Failure = Callable[[Any, str], str]
 
 
-def failure(world: World, frame: Any, name: str) -> str:
-    writer = frame.writeStream.format("noop").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(world.directory / name)).start()
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own class; what matters is what it says
-        query.awaitTermination(100)
-    return str(caught.value)
+@pytest.fixture
+def failure(world: World, refused: Refused) -> Callable[[Any, str], str]:
+    """What a stream that reads all there is ends with, on the checkpoint of this name."""
+
+    def run(frame: Any, name: str) -> str:
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(world.directory / name))
+        return refused(lambda: ended(writer.start()))
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_a_message_that_was_asked_for_and_is_gone_is_an_error_or_a_gap(world: Wo
     assert world.read(topic=topic).count() == 5
 
 
-def test_a_topic_trimmed_under_a_stream_is_an_error_with_the_number_of_messages(world: World) -> None:
+def test_a_topic_trimmed_under_a_stream_is_an_error_with_the_number_of_messages(world: World, failure: Failure) -> None:
     topic = world.new_topic()
     world.fill(topic, 10)
     stream = {"topic": topic, "startingOffsets": "earliest"}
@@ -67,12 +72,12 @@ def test_a_topic_trimmed_under_a_stream_is_an_error_with_the_number_of_messages(
     world.fill(topic, 10, 10)
     trim(world, topic)
     world.fill(topic, 10, 20)
-    said = failure(world, world.read_stream(**stream), "trimmed")
+    said = failure(world.read_stream(**stream), "trimmed")
     assert "10 messages" in said
     assert "not lost" in said
     going_on = world.read_stream(**stream, failOnDataLoss="false")
     world.run_now(going_on, "after_gap", world.directory / "trimmed")
-    assert world.spark.table("after_gap").count() == 10
+    assert len(world.rows["after_gap"]) == 10
 
 
 def test_a_ledger_that_was_read_and_then_trimmed_is_no_gap(world: World) -> None:
@@ -83,34 +88,34 @@ def test_a_ledger_that_was_read_and_then_trimmed_is_no_gap(world: World) -> None
     trim(world, topic)
     world.fill(topic, 7, 10)
     world.run_now(world.read_stream(**stream), "after_trim", checkpoint)
-    assert (world.spark.table("before_trim").count(), world.spark.table("after_trim").count()) == (10, 7)
+    assert (len(world.rows["before_trim"]), len(world.rows["after_trim"])) == (10, 7)
 
 
-def test_a_topic_deleted_under_a_stream_and_made_anew_is_noticed(world: World) -> None:
+def test_a_topic_deleted_under_a_stream_and_made_anew_is_noticed(world: World, failure: Failure) -> None:
     topic = world.new_topic()
     world.fill(topic, 10)
     stream = {"topic": topic, "startingOffsets": "earliest"}
     world.run_now(world.read_stream(**stream), "first_life", world.directory / "lives")
     path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}"
     world.admin("DELETE", f"{path}?force=true")
-    assert "deleted" in failure(world, world.read_stream(**stream), "lives")
+    assert "deleted" in failure(world.read_stream(**stream), "lives")
     world.admin("PUT", path)
     world.fill(topic, 20)
-    assert "made anew" in failure(world, world.read_stream(**stream), "lives")
+    assert "made anew" in failure(world.read_stream(**stream), "lives")
     world.run_now(world.read_stream(**stream, failOnDataLoss="false"), "second_life", world.directory / "lives")
-    assert world.spark.table("second_life").count() == 20
+    assert len(world.rows["second_life"]) == 20
 
 
-def test_a_checkpoint_of_another_topic_is_refused(world: World) -> None:
+def test_a_checkpoint_of_another_topic_is_refused(world: World, failure: Failure) -> None:
     one, other = world.new_topic(), world.new_topic()
     world.fill(one, 10)
     world.run_now(world.read_stream(topic=one, startingOffsets="earliest"), "of_one", world.directory / "shared")
-    assert "checkpointLocation" in failure(world, world.read_stream(topic=other), "shared")
+    assert "checkpointLocation" in failure(world.read_stream(topic=other), "shared")
 
 
-def test_an_option_of_a_batch_is_refused_for_a_stream(world: World) -> None:
+def test_an_option_of_a_batch_is_refused_for_a_stream(world: World, failure: Failure) -> None:
     frame = world.read_stream(topic=world.new_topic(), endingOffsets="latest")
-    assert "is for spark.read" in failure(world, frame, "ends")
+    assert "is for spark.read" in failure(frame, "ends")
 
 
 def trim(world: World, topic: str) -> None:

@@ -24,6 +24,7 @@ RECEIVE_BYTES: Final = 256 * 1024  # One read of a busy socket brings about this
 _TRANSPORT_BYTES_HIGH: Final = 2**20  # What the transport takes before it asks to wait: a turn's worth of adds.
 _TRANSPORT_BYTES_LOW: Final = 256 * 1024
 _PARTS_MAX: Final = 64  # More buffers than this cost more as buffers than joined.
+_SMALL_BYTES: Final = 4096  # On average: copying such parts costs less than handing them over one by one.
 
 
 class Connection(asyncio.BufferedProtocol, ABC):
@@ -188,7 +189,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
 
 
 def _write(transport: asyncio.Transport, parts: Sequence[Buffer]) -> None:
-    if len(parts) > _PARTS_MAX:
+    if len(parts) > _PARTS_MAX and sum(map(len, parts)) < len(parts) * _SMALL_BYTES:
         transport.write(b"".join(parts))
     else:
         transport.writelines(parts)

@@ -9,7 +9,7 @@ from magnetar.errors import EndOfTopicError, MagnetarError
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar import encode
 from magnetar.wire.pulsar.entry import parse_entry
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandMessage
 from tests.unit.client.fake_broker import LEDGER, TOPIC, FakeBroker, run
 
 
@@ -89,5 +89,25 @@ def test_the_end_of_a_terminated_topic_is_told() -> None:
         await reader.aclose()
         with pytest.raises(MagnetarError):
             await reader.take(5.0)
+
+    run(scenario)
+
+
+def test_an_entry_before_the_one_that_was_asked_for_is_dropped_and_its_permits_given_back() -> None:
+    """A real broker begins with the entry that it is told, and not behind it."""
+
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        await _publish(client, 5)
+        reader = await client.raw_reader(TOPIC, MessageId(LEDGER, 4))
+        flows = broker.count(BaseCommand.FLOW)
+        (last,) = await reader.take(5.0)
+        early = CommandMessage(consumer_id=reader.id)
+        early.message_id.ledgerId, early.message_id.entryId = LEDGER, 3
+        for _ in range(16):
+            reader._on_message(early, last.data)
+        with pytest.raises(TimeoutError):
+            await reader.take(1.0)
+        assert last.entry_id == 4
+        assert broker.count(BaseCommand.FLOW) > flows
 
     run(scenario)

@@ -16,6 +16,7 @@ from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.settle import bookies_up, wait_exit
 from magnetar.sim.staging.cluster import StagingCluster, WorkerNode
+from magnetar.sim.staging.job import Job
 from magnetar.sim.staging.options import TTL_MS
 from magnetar.sim.staging.watch import StagingWatch
 from magnetar.sim.staging.workload import StagingWorkload
@@ -39,30 +40,36 @@ async def settle(
     everybody = len(cluster.brokers)
     await topics.until(cluster, lambda: len(cluster.running_owners()) == everybody, "V2", "brokers do not come back")
     cluster.board.tell_everybody()
-    if topics.up_enough(cluster):
-        await _end_jobs(cluster, workload, watch)
+    if not topics.up_enough(cluster):
+        watch.counters["seeds left open for lack of bookies"] += 1
+        _stop_everybody(cluster, workload)
+    elif await _end_jobs(cluster, workload, watch):
         await _sweep_all(cluster, watch)
         await topics.end_apps(cluster, workload, watch)
         await topics.unload_all(cluster)
         await topics.audit(cluster, watch)
     else:
-        watch.counters["seeds left open for lack of bookies"] += 1
         _stop_everybody(cluster, workload)
     await topics.end(cluster, watch)
 
 
-async def _end_jobs(cluster: StagingCluster, workload: StagingWorkload, watch: StagingWatch) -> None:
+async def _end_jobs(cluster: StagingCluster, workload: StagingWorkload, watch: StagingWatch) -> bool:
+    """False if something is wrong already: a job that lost its ledgers would try for ever."""
     for job in workload.jobs:
-        done = await topics.until(
-            cluster, partial(getattr, job.history, "is_done"), "V2", f"{job.history.owner} does not end"
-        )
-        watch.counters["jobs done"] += done
+        await topics.until(cluster, partial(_is_over, job, watch), "V2", f"{job.history.owner} does not end")
+    if watch.violations:
+        return False
     workload.is_over = True
     for name, node in cluster.workers.items():
         if node.run is None:
             node.stopping.set()
         if await topics.until(cluster, partial(_has_ended, cluster, node), "V2", f"{name} does not end"):
             await wait_exit(cluster, name, watch)
+    return True
+
+
+def _is_over(job: Job, watch: StagingWatch) -> bool:
+    return job.history.is_done or bool(watch.violations)
 
 
 def _has_ended(cluster: StagingCluster, node: WorkerNode) -> bool:

@@ -1,7 +1,7 @@
 """Arrow to entries: record batches of Spark become what a producer would have sent, without a loop over messages.
 
-    record batch → RowReader → Messages (value, key, event time, properties)
-                 → Router    → a destination for every row
+    record batch → Layout          → Messages: value, key, event time, properties
+                 → Router          → a destination for every row
                  → encode_messages → the bytes of batched messages, and where each begins
                  → EntryBuilder    → whole entries, each below the broker's limit
 
