@@ -15,6 +15,7 @@ Both servers and both sessions stand while either is measured; the samples alter
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -83,6 +84,8 @@ class Contest:
                 for each in self.sides:
                     each.rest()
                 samples.append(take(side, row))
+            ours, theirs = (samples[-1].rows_per_s for samples in taken)
+            print(f"    {ours:,.0f} / {theirs:,.0f} rows/s", file=sys.stderr, flush=True)
         return taken
 
     def all_columns(self, row: Measured) -> tuple[float, float]:

@@ -115,24 +115,16 @@ def run_pipeline(spec: Path, directory: Path, server: StandaloneProcess) -> None
         "JAVA_HOME": str(find_java().home_for_spark()),
         "SPARK_HOME": str(Path(package.origin).parent),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(HERE / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "MAGNETAR_URL": server.url,
         "MAGNETAR_ADMIN_URL": server.admin_url,
     }
     program = Path(package.origin).parent / "bin" / "spark-pipelines"
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
-        "spark.sql.catalogImplementation": "hive",  # Remembers tables from one run to the next, in ./metastore_db.
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-    }
-    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
-        [program, "run", "--spec", str(spec), *given],
+        [program, "run", "--spec", str(spec)],
         env=environment,
-        cwd=directory,
+        cwd=directory,  # Tables are in ./spark-warehouse.
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -146,7 +138,7 @@ def run_pipeline(spec: Path, directory: Path, server: StandaloneProcess) -> None
 def show_customers(directory: Path) -> None:
     import pyarrow.dataset as ds
 
-    table = ds.dataset(directory / "warehouse" / "customers", format="parquet").to_table().sort_by("customer")
+    table = ds.dataset(directory / "spark-warehouse" / "customers", format="parquet").to_table().sort_by("customer")
     print(f"{'customer':<10} {'orders':>7} {'amount':>12}")
     for row in table.to_pylist():
         print(f"{row['customer']:<10} {row['orders']:>7,} {row['amount']:>12,.2f}")

@@ -22,7 +22,8 @@ CLUSTER = {
 
 @dp.table(comment="Every order, once.")
 def orders() -> DataFrame:
-    messages = spark.readStream.format("magnetar").options(**CLUSTER, topic="orders").load()
+    where = {**CLUSTER, "topic": "orders", "startingOffsets": "earliest"}
+    messages = spark.readStream.format("magnetar").options(**where).load()
     order = f.from_json(f.col("value").cast("string"), "customer string, amount double")
     return messages.select("message_id", "publish_time", order.alias("order")).select(
         "message_id", "publish_time", "order.*"

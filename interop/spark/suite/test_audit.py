@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,13 @@ import pulsar
 import pytest
 
 from interop.spark.suite.audit_world import ACK_US, DELIVERY_US, PRODUCERS, SUBSCRIPTIONS, TOPIC, World
+from interop.spark.suite.http import call
 from magnetar.errors import AuditInputError
 from magnetar.spark.pipelines.audit import AuditOptions, AuditResult, Identity, Order, run
 from magnetar.spark.pipelines.audit_figures import bin_expression
 from magnetar.spark.pipelines.audit_options import whole_topic
 from magnetar.spark.pipelines.audit_plan import FAULTS, bin_of
-from magnetar.testing.audit_clients import PulsarConsumer, PulsarProducer
+from magnetar.testing.audit_clients import PulsarClient
 from magnetar.testing.audit_log import AuditLog
 
 if TYPE_CHECKING:
@@ -225,21 +226,24 @@ def test_expressions_of_spark_are_those_of_the_plan(spark: SparkSession) -> None
 # --- real clients on a real server ------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_audited_with_logs_of_the_official_client(
+def test_a_partitioned_topic_is_audited_with_logs_of_the_official_client(
     spark: SparkSession, standalone: StandaloneProcess, tmp_path: Path
 ) -> None:
     topic = "persistent://public/default/audited"
+    call(standalone.admin_url, "PUT", "/admin/v2/persistent/public/default/audited/partitions", "3")
     count = _published_and_received(standalone.url, topic, tmp_path)
     options = AuditOptions(
         logs=(str(tmp_path / "*.jsonl"),), topics=(topic,), service_url=standalone.url, admin_url=standalone.admin_url
     )
     result = run(spark, options)
     assert faults_of(result) == {}
-    assert result.findings.counts.acknowledged == result.findings.counts.stored == count
-    by_header = run(spark, AuditOptions(**{**_fields(options), "identity": Identity.HEADER}))
+    counts = result.findings.counts
+    assert counts.acknowledged == counts.stored == counts.received == count
+    assert {row.partition for row in result.verdicts.select("partition").distinct().collect()} == {0, 1, 2}
+    by_header = run(spark, replace(options, identity=Identity.HEADER))
     assert by_header.passed
-    _forge(tmp_path / "producer.jsonl", topic)
-    _forge(tmp_path / "producer.jsonl", "elsewhere")
+    _forge(tmp_path / "clients.jsonl", topic)
+    _forge(tmp_path / "clients.jsonl", "elsewhere")
     forged = run(spark, options)
     assert forged.findings.notes == ("1 line of the logs is about other topics and was passed over",)
     assert faults_of(forged) == {("official", count + 1): {"lost"}}
@@ -250,9 +254,9 @@ def test_what_retention_deleted_has_expired_and_is_not_lost(
 ) -> None:
     topic = "persistent://public/default/expired"
     _published_and_received(standalone.url, topic, tmp_path, count=10)
-    lines = (tmp_path / "producer.jsonl").read_text().splitlines()
-    with (tmp_path / "producer.jsonl").open("a") as file:  # As if an earlier ledger had been there.
-        for line in (json.loads(line) for line in lines if '"sequence":1,' in line):
+    lines = [json.loads(line) for line in (tmp_path / "clients.jsonl").read_text().splitlines()]
+    with (tmp_path / "clients.jsonl").open("a") as file:  # As if an earlier ledger had been there.
+        for line in (line for line in lines if line["event"] != "received" and line["sequence"] == 1):
             line["sequence"], line["message_id"] = 1_000, "0:0:-1:0"
             file.write(json.dumps(line) + "\n")
     options = AuditOptions(
@@ -264,34 +268,25 @@ def test_what_retention_deleted_has_expired_and_is_not_lost(
 
 
 def _published_and_received(url: str, topic: str, directory: Path, count: int = 300) -> int:
-    client = pulsar.Client(url)
-    try:
-        with (
-            AuditLog(directory / "producer.jsonl", "producer") as sent,
-            AuditLog(directory / "consumer.jsonl", "consumer") as got,
-        ):
-            consumer = PulsarConsumer(
-                client.subscribe(topic, "audit", initial_position=pulsar.InitialPosition.Earliest), got
-            )
-            plain = client.create_producer(topic, producer_name="official", block_if_queue_full=True)
-            producer = PulsarProducer(plain, sent)
+    with AuditLog(directory / "clients.jsonl", "official") as log:
+        client = PulsarClient(pulsar.Client(url), log)
+        try:
+            consumer = client.subscribe(topic, "audit", initial_position=pulsar.InitialPosition.Earliest)
+            producer = client.create_producer(topic, producer_name="official", block_if_queue_full=True)
             for number in range(count):
-                producer.send_async(b"value %d" % number, partition_key=f"k{number % 5}")
+                producer.send_async(b"value %d" % number, partition_key=f"k{number % 50}")
             producer.flush()
             for _ in range(count):
                 consumer.acknowledge(consumer.receive(30_000))
-    finally:
-        client.close()
+        finally:
+            client.close()
     return count
 
 
 def _forge(log: Path, topic: str) -> None:
     """An acknowledgement that no broker gave, behind all others."""
-    last = json.loads(log.read_text().splitlines()[-1])
+    answers = [json.loads(line) for line in log.read_text().splitlines() if '"answered"' in line]
+    last = max(answers, key=lambda line: line["sequence"])
     line = {**last, "sequence": last["sequence"] + 1, "message_id": f"{2**40}:0:-1:0", "topic": topic}
     with log.open("a") as file:
         file.write(json.dumps(line) + "\n")
-
-
-def _fields(options: AuditOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in AuditOptions.__dataclass_fields__}

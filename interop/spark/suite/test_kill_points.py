@@ -22,7 +22,7 @@ from interop.spark.kill_cases import (
 )
 from interop.spark.messages import Verdict
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1_800)
 
 Verdicts = Mapping[str, Verdict]
 

@@ -85,7 +85,7 @@ def test_a_running_stream_sees_new_messages_and_new_partitions(world: World) -> 
     assert set(seen.values()) == {1}
 
 
-def test_a_subscription_shows_how_far_the_stream_is_one_batch_behind(world: World) -> None:
+def test_a_subscription_shows_how_far_the_stream_is(world: World) -> None:
     topic, checkpoint = world.new_topic(), world.directory / "checkpoint"
     first = 0
     for run, count in enumerate((50, 30, 10)):
@@ -94,7 +94,7 @@ def test_a_subscription_shows_how_far_the_stream_is_one_batch_behind(world: Worl
         frame = world.read_stream(topic=topic, startingOffsets="earliest", subscription="spark-job")
         world.run_now(frame, f"shown_{run}", checkpoint)
         assert len(world.rows[f"shown_{run}"]) == count
-        assert backlog(world, topic, "spark-job") == count
+        assert backlog(world, topic, "spark-job") == 0
 
 
 @pytest.mark.parametrize("via", ["bookie", "broker"])

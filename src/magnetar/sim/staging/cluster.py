@@ -38,7 +38,7 @@ class StagingCluster(TopicCluster):
         super().__init__(world, options.world, watch)
         self.workers: dict[str, WorkerNode] = {}
         strike = options.strike if "points" in options.faults else 0.0
-        self.points = Points(self, seeded(f"{options.world.base.seed}/points"), strike)
+        self.points = Points(self, seeded(f"{options.world.base.seed}/points"), strike, options.points)
 
     def make_metadata(self) -> StagingMetadata:
         return StagingMetadata(self.world.entropy, self.options.client_config().metadata, self.staging_watch)

@@ -39,6 +39,8 @@ class StagingOptions:
     """Of one epoch."""
     strike: float
     """How likely it is that something happens at a step of the protocol."""
+    points: tuple[str, ...]
+    """Only at these steps; empty: at any."""
     task_patience_s: float
     patience_s: float
     """Of a commit."""
@@ -79,6 +81,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         partitions_max=random.choice((1, 2, 4)),
         rows_max=random.choice((3, 8, 20)),
         strike=random.choice((0.05, 0.15, 0.3)),
+        points=(),
         task_patience_s=random.choice((0.3, 1.0)),
         patience_s=random.choice((0.3, 1.0, 3.0)),
         sweepers=random.choice((1, 2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -16,11 +17,13 @@ _OFTEN: Final = {"mid-append": 0.1, "mid-copy": 0.5}
 
 
 class Points:
-    def __init__(self, cluster: StagingCluster, random: Random, strike: float) -> None:
+    def __init__(self, cluster: StagingCluster, random: Random, strike: float, only: Sequence[str]) -> None:
+        """`only` at these points; empty: at all of them."""
         self.is_over = False
         self._cluster = cluster
         self._random = random
         self._strike = strike
+        self._only = only
 
     def of(self, node: str) -> Reached:
         def reached(point: str, epoch: int) -> None:
@@ -31,7 +34,9 @@ class Points:
     def _pass(self, node: str, point: str, epoch: int) -> None:
         watch = self._cluster.watch
         watch.counters[f"point {point}"] += 1
-        if self.is_over or self._random.random() >= self._strike * _OFTEN.get(point, 1.0):
+        if self.is_over or (self._only and point not in self._only):
+            return
+        if self._random.random() >= self._strike * _OFTEN.get(point, 1.0):
             return
         fate = self._random.choice(("killed", "killed", "paused"))
         watch.note(f"{node} is {fate} at {point} of epoch {epoch}")

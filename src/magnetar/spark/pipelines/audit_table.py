@@ -11,7 +11,8 @@ from rich.text import Text
 
 from magnetar.spark.pipelines.audit_plan import EXPIRED, FAULTS, IN_DOUBT
 from magnetar.spark.pipelines.audit_result import AuditResult, Findings
-from magnetar.spark.pipelines.report.numbers import NOTHING, clock, count, duration
+from magnetar.spark.pipelines.report.markup import printable
+from magnetar.spark.pipelines.report.numbers import NOTHING, count, duration
 from magnetar.spark.pipelines.report.tables import LATENCIES, TITLES
 
 FAULTY_SHOWN_MAX = 10  # The report has more of them, and the Parquet files all.
@@ -25,7 +26,8 @@ def print_result(result: AuditResult, console: Console) -> None:
         console.print(_latency(findings))
     if findings.outages:
         longest = max(outage.duration_ms for outage in findings.outages)
-        console.print(f"{len(findings.outages)} outages, the longest of {duration(longest)}", highlight=False)
+        times = "1 outage" if len(findings.outages) == 1 else f"{len(findings.outages)} outages, the longest"
+        console.print(f"{times} of {duration(longest)}", highlight=False)
     if findings.faulty:
         console.print(_faulty(findings))
     for note in findings.notes:
@@ -46,15 +48,13 @@ def _counts(findings: Findings) -> Table:
         "received": count(counts.received) if findings.compares_received else NOTHING,
         "redelivered": count(counts.redelivered) if findings.compares_received else NOTHING,
     }
-    return _one_row(findings.title, figures)
+    harmless = {kind.title: asdict(counts)[kind.name] for kind in (IN_DOUBT, EXPIRED)}
+    return _one_row(findings.title, figures | {title: count(found) for title, found in harmless.items() if found})
 
 
 def _verdicts(findings: Findings) -> Table:
     counts = asdict(findings.counts)
-    kinds = (*FAULTS, EXPIRED, IN_DOUBT)
-    return _one_row(
-        None, {kind.title: count(counts[kind.name]) for kind in kinds if kind in FAULTS or counts[kind.name]}
-    )
+    return _one_row(None, {kind.title: count(counts[kind.name]) for kind in FAULTS})
 
 
 def _latency(findings: Findings) -> Table:
@@ -68,18 +68,19 @@ def _latency(findings: Findings) -> Table:
 
 
 def _faulty(findings: Findings) -> Table:
+    """Fits into 80 columns: what is wrong has the room."""
     table = Table()
-    for name in ("verdict", "producer", "sequence", "message id", "sent (UTC)", "what is wrong"):
+    for name in ("verdict", "message", "message id", "what is wrong"):
         table.add_column(name, overflow="fold")
     for row in findings.faulty[:FAULTY_SHOWN_MAX]:
-        sequence = NOTHING if row.sequence is None else str(row.sequence)
-        cells = (TITLES.get(row.verdict, row.verdict), row.producer, sequence, row.message_id or NOTHING)
-        table.add_row(*(Text(cell) for cell in (*cells, clock(row.sent_us), row.note)))
+        message = f"{row.producer} {NOTHING if row.sequence is None else row.sequence}"
+        cells = (TITLES.get(row.verdict, row.verdict), message, row.message_id or NOTHING, row.note)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
 
 def _one_row(title: str | None, figures: dict[str, str]) -> Table:
-    table = Table(title=title)
+    table = Table(title=Text(printable(title)) if title else None, title_style="italic")
     for name in figures:
         table.add_column(name, justify="right")
     table.add_row(*figures.values())

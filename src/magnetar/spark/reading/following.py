@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.errors import CheckpointMismatchError, DataLossError, MagnetarError, TopicNotFoundError
@@ -29,7 +28,7 @@ from magnetar.spark.reading.ranges import Range, Split, ranges_between, stream_s
 from magnetar.spark.reading.resolving import check_names, spot_of, start_spot
 from magnetar.spark.reading.shares import Limit, Share, shares
 from magnetar.spark.reading.spots import UNKNOWN, Spot, Spots
-from magnetar.spark.reading.topics import TopicPart, find_parts, topic_of
+from magnetar.spark.reading.topics import TopicPart, find_parts, is_meant
 
 if TYPE_CHECKING:
     from magnetar.spark.cluster import Cluster
@@ -77,11 +76,13 @@ class Follower:
         tolerate(begin.trouble, fail_on_data_loss=self._options.fail_on_data_loss)
         if self._options.subscription:
             await self._admin.place_subscription(part.name, self._options.subscription, begin.spot)
+            self._shown[part.name] = begin.spot
         return begin.spot
 
     async def latest(self, start: Spots, limit: Limit) -> Spots:
         """How far the next batch goes: `start` itself if nothing comes within half a second."""
         self._check_ours(start)
+        await self.commit(start)  # Spark asks when the batch before is done; its own `commit` comes a batch later.
         ends = await self._patiently(lambda: self._ends(start))
         if ends == start and self._target is None:
             await self._heads.wait_news()
@@ -154,14 +155,11 @@ class Follower:
     async def _ends(self, start: Spots) -> Spots:
         """`start`, and for parts with something new, or that are new, how far they have come."""
         if self._target is not None:
+            self._check_there(start, self._target)
             return {**start, **{part: end for part, end in self._target.items() if _is_new(start.get(part), end)}}
         await self._look_for_parts()
-        names = [part.name for part in self._parts]
-        for part in sorted(start.keys() - set(names)):
-            self._tolerate(deleted(part, start[part]))
-        for part in await self._heads.refresh(names):
-            if part in start:
-                self._tolerate(deleted(part, start[part]))
+        await self._heads.refresh([part.name for part in self._parts])
+        self._check_there(start, self._heads.tails)
         ends = dict(start)
         for part, tail in self._heads.tails.items():
             end = Spot.behind(tail.last_confirmed, tail.next_index)
@@ -203,17 +201,18 @@ class Follower:
     def _tolerate(self, trouble: DataLossError | None) -> None:
         tolerate(trouble, fail_on_data_loss=self._options.fail_on_data_loss)
 
+    def _check_there(self, start: Spots, there: Container[str]) -> None:
+        for part in sorted(start):
+            if part not in there:
+                self._tolerate(deleted(part, start[part]))
+
     def _check_ours(self, spots: Spots) -> None:
         """A checkpoint of another query is not gone on with."""
         subject = self._options.subject
-        prefix = f"persistent://{subject.namespace}/"
-        if subject.pattern:
-            foreign = [part for part in spots if not _matches(subject.pattern, prefix, topic_of(part))]
-        else:
-            foreign = [part for part in spots if part not in subject.names and topic_of(part) not in subject.names]
+        foreign = [part for part in sorted(spots) if not is_meant(part, subject)]
         if foreign:
             raise CheckpointMismatchError(
-                f"the checkpoint is of a query that read {', '.join(sorted(foreign)[:3])}; this one reads {subject}. "
+                f"the checkpoint is of a query that read {', '.join(foreign[:3])}; this one reads {subject}. "
                 "Give each query a checkpointLocation of its own, or begin anew with another one"
             )
 
@@ -245,7 +244,3 @@ def _waiting(begin: Spot, end: Spot) -> int:
     if UNKNOWN in (begin.index, end.index):
         return _UNKNOWN_WAITING
     return max(end.index - begin.index, 1)
-
-
-def _matches(pattern: str, prefix: str, topic: str) -> bool:
-    return topic.startswith(prefix) and re.fullmatch(pattern, topic.removeprefix(prefix)) is not None

@@ -36,18 +36,17 @@ class Heads:
         self._polls: dict[str, asyncio.Task[Tail]] = {}
         self.tails: dict[str, Tail] = {}
 
-    async def refresh(self, parts: Iterable[str]) -> list[str]:
-        """`tails` has these as they are now. Returns those that do not exist. BrokerUnavailableError."""
+    async def refresh(self, parts: Iterable[str]) -> None:
+        """`tails` has these as they are now, without those that do not exist. BrokerUnavailableError."""
         wanted = list(parts)
         for gone in sorted(self.tails.keys() - set(wanted)):
             self._forget(gone)
         stale = [part for part in wanted if not self._is_waiting(part)]
         found = dict(zip(stale, await gather_bounded(self._tail_of(part) for part in stale), strict=True))
         self.tails.update({part: tail for part, tail in found.items() if tail is not None})
-        missing = [part for part, tail in found.items() if tail is None]
-        for part in missing:
-            self._forget(part)
-        return missing
+        for part, tail in found.items():
+            if tail is None:
+                self._forget(part)
 
     async def _tail_of(self, part: str) -> Tail | None:
         try:

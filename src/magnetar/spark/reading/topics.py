@@ -70,6 +70,13 @@ async def _matching(cluster: TopicLister, subject: Subject) -> list[TopicPart]:
         if error.status != _NOT_FOUND:
             raise
         raise TopicNotFoundError(f"option topicsPattern: there is no namespace {subject.namespace}") from None
-    wanted = re.compile(subject.pattern)
+    return sorted(TopicPart(name) for name in names if is_meant(name, subject))
+
+
+def is_meant(part: str, subject: Subject) -> bool:
+    """Whether a read of this subject reads the part, if there is one of this name."""
+    topic = topic_of(part)
+    if not subject.pattern:
+        return part in subject.names or topic in subject.names
     prefix = f"{_DOMAIN}{subject.namespace}/"
-    return sorted(TopicPart(name) for name in names if wanted.fullmatch(topic_of(name).removeprefix(prefix)))
+    return topic.startswith(prefix) and re.fullmatch(subject.pattern, topic.removeprefix(prefix)) is not None

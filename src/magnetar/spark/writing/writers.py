@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.spark import failpoints
+from magnetar.spark.worker_memory import freeze_imports
 from magnetar.spark.writing.committing import commit_epoch, commit_job, is_job_done
 from magnetar.spark.writing.dedup_task import publish_rows
 from magnetar.spark.writing.options import Delivery
@@ -82,3 +83,6 @@ def _write(batches: Iterator[pa.RecordBatch], plan: WritePlan, task: TaskIdentit
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     return [Staged.from_json(each.staged) for each in messages if isinstance(each, TaskDone) and each.staged]
+
+
+freeze_imports()

@@ -1,13 +1,12 @@
-"""Whole worlds of staging by seed: nothing is violated, the same seed is the same world, planted bugs are caught."""
+"""Worlds of staging by seed: nothing is violated, and a planted bug is caught. Many more: make sim, sim-mutants."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from magnetar.sim.ledgers.report import Report
-from magnetar.sim.mutants.hunt import look
+from magnetar.sim.mutants.registry import MUTANTS
+from magnetar.sim.staging.options import FAULTS, draw
 from magnetar.sim.staging.run import run_seed
 
 SMALL = {"jobs": 1, "epochs": 2, "duration_s": 1.0}
@@ -20,19 +19,24 @@ def findings(report: Report) -> list[str]:
     return [*map(str, report.violations), *([report.failure] if report.failure else [])]
 
 
-def test_no_invariant_of_staging_is_violated_and_the_same_seed_is_the_same_world() -> None:
-    first, again = run_seed(2, SMALL), run_seed(2, SMALL)
-    assert findings(first) == [], "python -m magnetar.sim --kind staging --seed 2"
-    assert first.counters["epochs committed"] > 0
-    assert first.digest == again.digest
+def test_no_invariant_of_staging_is_violated() -> None:
+    report = run_seed(2, SMALL)
+    assert findings(report) == [], "python -m magnetar.sim --kind staging --seed 2"
+    assert report.counters["epochs committed"] > 0
 
 
-@pytest.mark.parametrize("seed", PINNED)
-def test_seed_of_staging_that_once_failed_does_not_fail_again(seed: int) -> None:
-    assert findings(run_seed(seed)) == []
+def test_seeds_of_staging_that_once_failed_do_not_fail_again() -> None:
+    assert [found for seed in PINNED for found in findings(run_seed(seed))] == []
 
 
-def test_seeds_of_staging_catch_a_planted_bug() -> None:
-    found = look(61, 1, 10)
-    assert found.catch is not None
-    assert "I7" in found.catch.invariants
+def test_a_sweeper_that_tells_nobody_is_caught() -> None:
+    """Seed 2 catches it today; when the code changes, another one does, a little later."""
+    mutant = MUTANTS[68]
+    reports = (run_seed(seed, {**mutant.options, "duration_s": 0.6}, mutant=mutant.plant) for seed in range(2, 12))
+    assert any("I7" in report.caught for report in reports)
+
+
+def test_a_seed_draws_the_same_world_and_faults_can_be_taken_away() -> None:
+    assert draw(7) == draw(7)
+    assert draw(7, {"strike": 1.0, "brokers": 5}).world.brokers == 5
+    assert draw(7, without=tuple(FAULTS)).faults == ()

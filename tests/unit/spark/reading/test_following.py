@@ -171,6 +171,13 @@ async def test_a_topic_deleted_under_the_query_is_noticed() -> None:
     assert await one.plan(start, {TOPIC: Spot(1, 9, 0, 9)}) == []
 
 
+async def test_a_topic_deleted_before_a_query_that_ends_with_what_is_there_is_noticed_too() -> None:
+    one = follower(FakeCluster())
+    await one.available_now()
+    with pytest.raises(TopicRecreatedError, match="deleted"):
+        await one.latest({TOPIC: Spot(1, 8, 0, 8)}, ALL)
+
+
 async def test_an_end_that_the_topic_does_not_reach_is_noticed() -> None:
     with pytest.raises(TopicRecreatedError):
         await follower(chain((1, 10, 0))).plan({TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(1, 20, 0, 20)})
@@ -207,7 +214,8 @@ async def test_a_subscription_shows_progress_and_never_ends_the_query() -> None:
     one = follower(cluster, subscription="spark", startingOffsets="earliest")
     shown: Any = one._admin
     start = await one.initial()
-    await one.commit({TOPIC: Spot(1, 4)})
+    await one.latest(start, Limit(messages=4))
+    await one.latest({TOPIC: Spot(1, 4, 0, 4)}, ALL)  # Asked when all before is done.
     await one.commit({TOPIC: Spot(1, 4)})
     shown.errors = [BrokerUnavailableError("gone")]
     await one.commit({TOPIC: Spot(1, 6)})

@@ -16,11 +16,15 @@ _EMPTY = frozenset({"meta", "link", "br", "hr", "path", "line", "rect", "circle"
 
 
 def text(value: object) -> Markup:
-    """Anything as text; characters that steer a terminal or vanish on a page are shown as what they are."""
-    shown = str(value)
-    if not shown.isprintable():
-        shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in shown)
-    return Markup(html.escape(shown, quote=False))
+    """Anything as text of the page."""
+    return Markup(html.escape(printable(str(value)), quote=False))
+
+
+def printable(words: str) -> str:
+    """Characters that steer a terminal or vanish on a page are shown as what they are."""
+    if words.isprintable():
+        return words
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in words)
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *children: Markup) -> Markup:
