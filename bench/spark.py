@@ -1,7 +1,8 @@
 """format("magnetar") beside Spark's connector for Kafka: the same values, two cores, two partitions, the same PySpark.
 
 batch-read    a topic to nowhere, from the servers' page cache; six columns that both have
-stream-read   the same as a streaming query that ends at the end of the topic (AvailableNow), its checkpoint included
+stream-read   the same as a streaming query that ends at the end of the topic (AvailableNow): rows by the time of its
+              batches, checkpoints included; the start of the query, which a stream does once, stands beside
 write         rows that Spark makes, into a topic: ours exactly once and synced, Kafka's at least once, acks=all
 …-100b        the same with values of 100 bytes; the others have 1 KiB
 scrub         every replica of every entry read and verified, beside the same files read in sequence; before either
@@ -133,6 +134,8 @@ def _row(contest: Contest, row: Measured) -> Row:
         "server's CPU µs/row": _both(taken, lambda sample: sample.server_cpu_s / sample.rows * 1e6),
         "cores busy elsewhere": _both(taken, lambda sample: sample.other_cores),
     }
+    if row.op == "stream":
+        detail["seconds to start and end the query"] = _both(taken, lambda sample: sample.in_all_s - sample.seconds)
     if row.op == "batch":
         detail["rows/s with all columns"] = contest.all_columns(row)
     ours, theirs = (

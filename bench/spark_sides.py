@@ -43,6 +43,8 @@ class Sample:
     server_cpu_s: float
     other_cores: float
     """Busy with something else meanwhile."""
+    in_all_s: float
+    """With what is not timed: the start of a query, its end."""
 
     @property
     def rows_per_s(self) -> float:
@@ -111,13 +113,14 @@ class Contestant:
     def measure(self, op: str, topic: str, rows: int, **arguments: Any) -> Sample:
         if op == "write":
             arguments["rows"] = rows
-        before, began = self._cpu(), machine_cpu_seconds()
+        before, began, at = self._cpu(), machine_cpu_seconds(), time.monotonic()
         answer = self.program.ask(op, topic=topic, **arguments)
         (spark, server), machine = self._cpu(), machine_cpu_seconds() - began
         spark, server, seconds = spark - before[0], server - before[1], answer["seconds"]
         if answer.get("rows", rows) != rows:
             raise ProcessFailedError(f"{op} of {topic} had {answer['rows']:,.0f} rows, not {rows:,}")
-        return Sample(rows, seconds, spark, server, max(0.0, machine - spark - server) / seconds)
+        in_all = time.monotonic() - at
+        return Sample(rows, seconds, spark, server, max(0.0, machine - spark - server) / in_all, in_all)
 
     def check_count(self, topic: str, rows: int) -> None:
         """Not timed: what was written is all there, and once."""

@@ -6,7 +6,8 @@
 Prints `ready`, then answers every line of JSON {"op": …, "topic": …} with one {"seconds": …, "rows": …}:
 write    ROWS values of SIZE bytes, no keys, into a topic
 batch    all of a topic, to nowhere
-stream   the same as a streaming query that ends at the end of the topic
+stream   the same as a streaming query that ends at the end of the topic: the seconds of its batches; `in_all` has
+         those of its start and end, too
 wide     as batch, with every column there is
 count    how many there are; not timed
 scrub    ours alone: every replica of every entry in the cluster read and verified, topics or not
@@ -116,9 +117,10 @@ def stream(side: Side, topic: str) -> Figures:
         if not query.awaitTermination(_STREAM_TIMEOUT_S):
             query.stop()
             raise SystemExit(f"the stream did not end within {_STREAM_TIMEOUT_S} s")
-        took = time.monotonic() - began
-        seen = sum(progress.numInputRows for progress in query.recentProgress)
-    return {"seconds": took, "rows": seen}
+        in_all = time.monotonic() - began
+        progress = query.recentProgress
+    took = sum(each.durationMs["triggerExecution"] for each in progress) / 1000
+    return {"seconds": took, "rows": sum(each.numInputRows for each in progress), "in_all": in_all}
 
 
 def count(side: Side, topic: str) -> Figures:

@@ -2,7 +2,8 @@
 
     python -m pytest -p interop.spark.reporting --check-words="…" --check-tally=FILE interop/spark/suite
 
-FILE gets {"passed": n, "failed": m}. A test that is skipped has not been checked: it counts as failed, with its reason.
+FILE gets {"passed": n, "failed": m}. A test that finds out by itself that it cannot run counts as failed. One whose
+mark says what it needs from the machine (a browser) is left out where that is missing, and named with its reason.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ class _Reporter:
         self._tally = Tally()
         self._seconds = 0.0
         self._problem: str | None = None
+        self._is_left_out = False
 
     def pytest_runtest_logstart(self) -> None:
-        self._seconds, self._problem = 0.0, None
+        self._seconds, self._problem, self._is_left_out = 0.0, None, False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds += report.duration
@@ -52,9 +54,12 @@ class _Reporter:
             self._problem = (
                 f"skipped: {report.longrepr[2]}" if isinstance(report.longrepr, tuple) else report.longreprtext
             )
+            self._is_left_out = report.skipped and report.when == "setup" and "skipif" in report.keywords
         if report.when != "teardown":
             return
-        if self._problem is None:
+        if self._is_left_out:
+            print(f"  left out  {sentence(report.nodeid)}: {self._problem}", flush=True)
+        elif self._problem is None:
             self._tally.passed += 1
             print(f"  passed  {sentence(report.nodeid)} ({self._seconds:.1f} s)", flush=True)
         else:

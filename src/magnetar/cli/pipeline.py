@@ -22,6 +22,7 @@ from magnetar.cli.pipeline_running import (
     Master,
     SparkSettings,
     Url,
+    require_spark,
     spark_session,
 )
 from magnetar.cli.pipeline_scrub import print_scrub
@@ -59,21 +60,22 @@ def archive(
     as_json: AsJson = False,
 ) -> None:
     """Write a topic to Parquet files, each message once; run again, it goes on where it was."""
-    with spark_session("archive", master, settings) as (spark, bar):
-        from magnetar.spark.cluster import ClusterOptions
-        from magnetar.spark.pipelines.archive import ArchiveOptions, run
+    require_spark()
+    from magnetar.spark.cluster import ClusterOptions
+    from magnetar.spark.pipelines.archive import ArchiveOptions, run
 
-        options = ArchiveOptions(
-            cluster=ClusterOptions.of(url, admin_url),
-            topic=topic,
-            path=path,
-            start=begin,
-            follow=follow,
-            every_s=every,
-            batch_messages=batch,
-            subscription=subscription,
-            fail_on_data_loss=not accept_loss,
-        )
+    options = ArchiveOptions(
+        cluster=ClusterOptions.of(url, admin_url),
+        topic=topic,
+        path=path,
+        start=begin,
+        follow=follow,
+        every_s=every,
+        batch_messages=batch,
+        subscription=subscription,
+        fail_on_data_loss=not accept_loss,
+    )
+    with spark_session("archive", master, settings) as (spark, bar):
         result = run(spark, options, bar)
     _print(
         result.document(),
@@ -101,16 +103,17 @@ def scrub(
     as_json: AsJson = False,
 ) -> None:
     """Read every replica of every entry from its bookie, and verify it; exits with 1 if any is missing or damaged."""
-    with spark_session("scrub", master, settings) as (spark, bar):
-        from magnetar.spark.cluster import ClusterOptions
-        from magnetar.spark.pipelines.disk_speed import read_speed
-        from magnetar.spark.pipelines.scrub import ScrubOptions, run
+    require_spark()
+    from magnetar.spark.cluster import ClusterOptions
+    from magnetar.spark.pipelines.disk_speed import read_speed
+    from magnetar.spark.pipelines.scrub import ScrubOptions, run
 
-        options = ScrubOptions(
-            cluster=ClusterOptions.of(url, admin_url), ledgers=tuple(dict.fromkeys(ledgers or ())), mark=mark
-        )
+    options = ScrubOptions(
+        cluster=ClusterOptions.of(url, admin_url), ledgers=tuple(dict.fromkeys(ledgers or ())), mark=mark
+    )
+    speed = read_speed(disk) if disk is not None else None  # Before: files that were just read would come from memory.
+    with spark_session("scrub", master, settings) as (spark, bar):
         result = run(spark, options, bar)
-        speed = read_speed(disk) if disk is not None else None
     document = result.document() | ({} if speed is None else {"diskBytesPerSecond": round(speed)})
     if as_json:
         print_json(document)
@@ -138,20 +141,21 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Publish the rows of Parquet files to a topic: all or none, and once for each job id."""
-    with spark_session("replay", master, settings) as (spark, bar):
-        from magnetar.spark.cluster import ClusterOptions
-        from magnetar.spark.pipelines.replay import ReplayOptions, run
+    require_spark()
+    from magnetar.spark.cluster import ClusterOptions
+    from magnetar.spark.pipelines.replay import ReplayOptions, run
 
-        options = ReplayOptions(
-            cluster=ClusterOptions.of(url, admin_url),
-            path=path,
-            topic=topic,
-            job_id=job_id,
-            value_column=value_column,
-            key_column=key_column,
-            where=where,
-            keep_partitions=keep_partitions,
-        )
+    options = ReplayOptions(
+        cluster=ClusterOptions.of(url, admin_url),
+        path=path,
+        topic=topic,
+        job_id=job_id,
+        value_column=value_column,
+        key_column=key_column,
+        where=where,
+        keep_partitions=keep_partitions,
+    )
+    with spark_session("replay", master, settings) as (spark, bar):
         result = run(spark, options, bar)
     done = f"{result.messages:,} messages published to {result.topic} by job {result.job_id}"
     again = f"job {result.job_id} was done before, nothing was published; another --job-id publishes it again"
@@ -184,19 +188,20 @@ def compact(
         _print({"topic": topic, "to": topic}, f"{topic} is compacted", as_json)
         return
     to_topic, to_path = destination(to)
-    with spark_session("compact", master, settings) as (spark, bar):
-        from magnetar.spark.cluster import ClusterOptions
-        from magnetar.spark.pipelines.compact import CompactOptions, run
+    require_spark()
+    from magnetar.spark.cluster import ClusterOptions
+    from magnetar.spark.pipelines.compact import CompactOptions, run
 
-        options = CompactOptions(
-            cluster=ClusterOptions.of(url, admin_url),
-            topic=topic,
-            to_topic=to_topic,
-            to_path=to_path,
-            job_id=job_id,
-            keep_unkeyed=keep_unkeyed,
-            overwrite=overwrite,
-        )
+    options = CompactOptions(
+        cluster=ClusterOptions.of(url, admin_url),
+        topic=topic,
+        to_topic=to_topic,
+        to_path=to_path,
+        job_id=job_id,
+        keep_unkeyed=keep_unkeyed,
+        overwrite=overwrite,
+    )
+    with spark_session("compact", master, settings) as (spark, bar):
         result = run(spark, options, bar)
     _print(result.document(), f"{result.messages:,} keys of {result.topic} written to {result.to}", as_json)
 

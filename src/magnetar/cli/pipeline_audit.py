@@ -16,6 +16,7 @@ from magnetar.cli.pipeline_running import (
     Master,
     SparkSettings,
     Url,
+    require_spark,
     spark_session,
 )
 from magnetar.errors import ConfigError
@@ -55,31 +56,31 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Compare what was sent and acknowledged with what is stored and received; exits with 1 if anything is wrong."""
-    with spark_session("audit", master, settings) as (spark, bar):
-        from magnetar.spark.cluster import ClusterOptions
-        from magnetar.spark.pipelines.audit import AuditOptions, Identity, Order, run
-        from magnetar.spark.pipelines.audit_table import print_result
-        from magnetar.spark.pipelines.failures import translated
+    require_spark()
+    from magnetar.spark.cluster import ClusterOptions
+    from magnetar.spark.pipelines.audit import AuditOptions, Identity, Order, run
+    from magnetar.spark.pipelines.audit_table import print_result
+    from magnetar.spark.pipelines.failures import translated
 
-        cluster = ClusterOptions.of(url, admin_url)
-        options = AuditOptions(
-            logs=tuple(logs),
-            topics=tuple(topics or ()),
-            archive=archive,
-            service_url=cluster.service_url,
-            admin_url=cluster.admin_url,
-            identity=_choice(Identity, "--identity", identity),
-            order=_choice(Order, "--order", order),
-            received_order=_choice(Order, "--received-order", received_order),
-            allow_missed=allow_missed,
-            allow_unexpected=allow_unexpected,
-            outage_ms=outage_ms,
-            output=output,
-            report=report,
-            title=title,
-        )
-        with translated("the audit failed"):
-            result = run(spark, options, bar.tell)
+    cluster = ClusterOptions.of(url, admin_url)
+    options = AuditOptions(
+        logs=tuple(logs),
+        topics=tuple(topics or ()),
+        archive=archive,
+        service_url=cluster.service_url,
+        admin_url=cluster.admin_url,
+        identity=_choice(Identity, "--identity", identity),
+        order=_choice(Order, "--order", order),
+        received_order=_choice(Order, "--received-order", received_order),
+        allow_missed=allow_missed,
+        allow_unexpected=allow_unexpected,
+        outage_ms=outage_ms,
+        output=output,
+        report=report,
+        title=title,
+    )
+    with spark_session("audit", master, settings) as (spark, bar), translated("the audit failed"):
+        result = run(spark, options, bar.tell)
     if as_json:
         print_json(result.as_json())
     else:

@@ -88,12 +88,18 @@ class Bar:
         self.show(what, 0, None)
 
 
-@contextlib.contextmanager
-def spark_session(name: str, master: str, settings: Sequence[str] | None) -> Iterator[tuple[Any, Bar]]:
-    """A session that knows format("magnetar"), and the bar. MissingDependencyError says what to install."""
-    from magnetar.spark.session import require_pyspark, session
+def require_spark() -> None:
+    """Before anything of spark/ is imported. MissingDependencyError says what to install."""
+    from magnetar.spark.session import require_pyspark
 
     require_pyspark()
+
+
+@contextlib.contextmanager
+def spark_session(name: str, master: str, settings: Sequence[str] | None) -> Iterator[tuple[Any, Bar]]:
+    """A session that knows format("magnetar"), and the bar. `require_spark` comes first."""
+    from magnetar.spark.session import session
+
     chosen = _parsed(settings or ())
     log = _log_file()
     with Bar() as bar:

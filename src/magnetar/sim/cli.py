@@ -4,8 +4,8 @@
     python -m magnetar.sim --minutes 20
     python -m magnetar.sim --kind topics --seed 17 --trace --without part,pause
 
-Kinds:     worlds of ledgers and worlds of topics (kinds.py); both, unless one is named: each seed as the one, then as
-           the other. One seed alone is of ledgers unless another kind is named.
+Kinds:     worlds of ledgers, of topics and of staging (kinds.py); all, unless one is named: each seed as each of them
+           in turn. One seed alone is of ledgers unless another kind is named.
 Order:     every seed runs in a worker; results are taken in the order of seeds, so the output is the same on any number
            of cores.
 Failure:   a seed that fails is run again, to print what happened in its world before; then the command that repeats it.

@@ -10,7 +10,10 @@ import pytest
 from magnetar.broker import topic_upkeep
 from magnetar.broker.names import TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.service import Found
 from magnetar.broker.sink_marks import SinkMark, mark_of, property_of, unfinished
+from magnetar.client.http import HttpClient
+from magnetar.client.http_connection import HttpAnswer
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import (
@@ -254,3 +257,30 @@ async def test_a_broker_that_stops_in_the_middle_leaves_what_the_next_one_comple
             await asked
         await publish(world)
         assert await world.texts() == [f"{number}" for number in range(3_000)]
+
+
+async def test_a_broker_sweeps_what_attempts_have_left() -> None:
+    async with staging_world() as world:
+        loser = await world.stage({TOPIC: ["loser"]})
+        await world.sink().commit(OWNER, 0, [await world.stage({TOPIC: ["a"]}, attempt=1)])
+        report = await world.broker_world.broker.sweeping.sweep()
+        assert (report.deleted, report.failures) == ([loser.parts[0].ledger_id], [])
+
+
+async def test_a_topic_of_another_broker_is_asked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staging_world() as world:
+        asked: list[tuple[object, ...]] = []
+
+        async def look_up(_name: TopicName) -> Found:
+            return Found("pulsar://b:6650", "http://b:8080", is_owner=False)
+
+        async def request(_self: HttpClient, method: str, path: str, *_args: object, **_named: object) -> HttpAnswer:
+            asked.append((method, path))
+            return HttpAnswer(204, {}, b"")
+
+        monkeypatch.setattr(world.broker_world.broker.service, "look_up", look_up)
+        monkeypatch.setattr(HttpClient, "request", request)
+        await world.publisher.publish(TOPIC, OWNER, 3)
+        await world.publisher.forget(TOPIC, OWNER)
+        path = "/admin/v2/persistent/public/default/out/staged"
+        assert asked == [("POST", f"{path}/3"), ("DELETE", path)]

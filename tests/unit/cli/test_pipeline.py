@@ -47,6 +47,20 @@ def test_a_setting_that_is_none_of_spark_is_refused(setting: str) -> None:
         _parsed([setting])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["audit", "x", "--order", "never"], "producer, key or none"),
+        (["scrub", "--disk", "/nowhere"], "too little to measure"),
+        (["compact", "t", "--to", "t"], "into itself"),
+    ],
+)
+def test_what_is_wrong_is_said_before_spark_is_started(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert said in str(result.exception)
+
+
 def test_without_pyspark_every_pipeline_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.spark.session.find_spec", lambda _name: None)
     for arguments in (

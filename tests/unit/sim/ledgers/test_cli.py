@@ -51,7 +51,7 @@ def test_a_seed_that_fails_is_told_with_its_world_and_how_to_repeat_it(
     assert "violations: L1 in 1 seeds; seeds that failed: [30]" in told
 
 
-def test_both_kinds_of_worlds_are_run_unless_one_is_named(
+def test_all_kinds_of_worlds_are_run_unless_one_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[tuple[str, int]] = []
@@ -62,7 +62,7 @@ def test_both_kinds_of_worlds_are_run_unless_one_is_named(
 
     monkeypatch.setattr(cli, "run", seen)
     assert cli.main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 0
-    assert ran == [("ledgers", 5), ("topics", 5), ("ledgers", 6), ("topics", 6)]
+    assert ran == [(kind, seed) for seed in (5, 6) for kind in ("ledgers", "topics", "staging")]
     told = capsys.readouterr().out
     assert "2 seeds of ledgers" in told
     assert "2 seeds of topics" in told
