@@ -34,10 +34,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(directory: Path) -> Iterator[Callable[[Callable[[KillTest], Verdicts]], Verdicts]]:
-    """Does a group once, when it is asked for first."""
-    done: dict[Callable[[KillTest], Verdicts], Verdicts] = {}
+    """Does a group once, when it is asked for first; one that failed is not done again for each of its tests."""
+    done: dict[Callable[[KillTest], Verdicts], Verdicts | Exception] = {}
     with closing(KillTest(directory / "whole")) as test:
-        yield lambda group: done[group] if group in done else done.setdefault(group, group(test))
+
+        def verdicts_of(group: Callable[[KillTest], Verdicts]) -> Verdicts:
+            if group not in done:
+                try:
+                    done[group] = group(test)
+                except Exception as error:
+                    done[group] = error
+            found = done[group]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        yield verdicts_of
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,6 @@ _LOG_TAIL_BYTES = 16_384
 _PORT_MIN, _PORT_END = 15_000, 32_000
 _PORT_TRIES_MAX = 1000
 _PORTS = random.SystemRandom()
-_RESERVED: list[socket.socket] = []
-"""One per port that `free_port` gave away; they end with this process, and the reservations with them."""
 
 # Arguments: the owner's pid, then the program. An owner that ended before the request took effect is seen by the
 # changed parent. Only Linux has the request; elsewhere a child outlives an owner that is killed with -9.
@@ -195,5 +193,5 @@ def _reserve(port: int) -> bool:
     except OSError:
         reservation.close()
         return False
-    _RESERVED.append(reservation)
+    reservation.detach()  # It ends with this process.
     return True
