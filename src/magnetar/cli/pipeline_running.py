@@ -101,20 +101,13 @@ def spark_session(name: str, master: str, settings: Sequence[str] | None) -> Ite
     from magnetar.spark.session import session
 
     chosen = _parsed(settings or ())
-    log = _log_file()
-    with Bar() as bar:
+    with Bar() as bar, _log_file() as log:
         bar.tell("starting Spark")
-        try:
-            with session(name, master, chosen, log) as spark:
-                from magnetar.spark import register
+        with session(name, master, chosen, log) as spark:
+            from magnetar.spark import register
 
-                register(spark)
-                yield spark, bar
-        except SparkFailedError as error:
-            if str(log) in str(error):
-                raise
-            raise SparkFailedError(f"{error} (what Spark said: {log})") from error
-    log.unlink(missing_ok=True)
+            register(spark)
+            yield spark, bar
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, str]:
@@ -127,7 +120,18 @@ def _parsed(settings: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _log_file() -> Path:
+@contextlib.contextmanager
+def _log_file() -> Iterator[Path]:
+    """Kept only when Spark failed."""
     handle, name = tempfile.mkstemp(prefix="magnetar-spark-", suffix=".log")
     os.close(handle)
-    return Path(name)
+    try:
+        yield Path(name)
+    except SparkFailedError as error:
+        if name in str(error):
+            raise
+        raise SparkFailedError(f"{error} (what Spark said: {name})") from error
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    Path(name).unlink(missing_ok=True)

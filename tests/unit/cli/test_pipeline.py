@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from magnetar.cli.pipeline import app
 from magnetar.cli.pipeline_compacting import default_admin_url, destination
-from magnetar.cli.pipeline_running import _parsed
-from magnetar.errors import ConfigError, InvalidNameError
+from magnetar.cli.pipeline_running import _log_file, _parsed
+from magnetar.errors import ConfigError, InvalidNameError, SparkFailedError
 
 
 @pytest.mark.parametrize("path", ["/a", "./a", "../a", "~/a", "s3a://bucket/a", "file:/a", "hdfs://host/a"])
@@ -72,3 +72,16 @@ def test_without_pyspark_every_pipeline_says_what_to_install(monkeypatch: pytest
     ):
         result = CliRunner().invoke(app, arguments)
         assert "magnetar[spark]" in str(result.exception), arguments
+
+
+def test_what_spark_said_is_kept_only_when_spark_failed() -> None:
+    with pytest.raises(ConfigError), _log_file() as log:
+        raise ConfigError("no topic")
+    assert not log.exists()
+    with _log_file() as log:
+        pass
+    assert not log.exists()
+    with pytest.raises(SparkFailedError) as caught, _log_file() as log:
+        raise SparkFailedError("it broke")
+    assert str(caught.value) == f"it broke (what Spark said: {log})"
+    log.unlink()
