@@ -161,7 +161,7 @@ def _scrub(contest: Contest, ours: MagnetarSide) -> Row:
         drop_cached(ours.data)
         size, seconds = read_all(ours.data)
         rates[1].append(size / seconds / 1e6)
-    detail = {"MB read": (answer["bytes"] / 1e6, size / 1e6)}
+    detail = {"MB read": (answer["bytes"] / 1e6, size / 1e6), "entries unanswered": (answer["unanswered"], 0.0)}
     sides = [Side(tuple(samples), (0.0,) * ROUNDS) for samples in rates]
     return Row(f"spark/{SCRUB}", "MB/s", "higher", sides[0], "the disk, read in sequence", sides[1], detail=detail)
 

@@ -132,9 +132,11 @@ def scrub(side: Side) -> Figures:
 
     assert isinstance(side, Magnetar)
     result = run(side.spark, ScrubOptions(cluster=side.cluster))
-    if not result.is_clean:
-        raise SystemExit(f"the scrub found what nobody damaged: {result.findings[:3]}")
-    return {"seconds": result.seconds, "bytes": result.size_bytes}
+    faults = [finding for finding in result.findings if finding.what.is_fault]
+    if faults:
+        raise SystemExit(f"the scrub found what nobody damaged: {faults[:3]}")
+    unanswered = sum(finding.entries for finding in result.findings)
+    return {"seconds": result.seconds, "bytes": result.size_bytes, "unanswered": unanswered}
 
 
 OPERATIONS: dict[str, Callable[..., Figures]] = {

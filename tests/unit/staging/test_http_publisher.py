@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from magnetar.client.http_connection import HttpAnswer
-from magnetar.errors import HttpRefusedError, ServiceNotReadyError, StagingError, StillPublishingError
+from magnetar.errors import (
+    BrokerTimeoutError,
+    BrokerUnavailableError,
+    HttpRefusedError,
+    ServiceNotReadyError,
+    StagingError,
+    StillPublishingError,
+)
+from magnetar.staging import http_publisher
 from magnetar.staging.http_publisher import HttpPublisher, path_of
 
 TOPIC = "persistent://public/default/a%2Fb c-partition-1"
@@ -16,13 +24,16 @@ TOPIC = "persistent://public/default/a%2Fb c-partition-1"
 class Server:
     """Answers with these statuses, one after the other."""
 
-    def __init__(self, *statuses: int) -> None:
+    def __init__(self, *statuses: int | Exception) -> None:
         self.statuses = list(statuses)
         self.asked: list[tuple[str, str, Any]] = []
 
     async def request(self, method: str, path: str, query: Any = None, **_named: Any) -> HttpAnswer:
         self.asked.append((method, path, query))
-        return HttpAnswer(self.statuses.pop(0), {}, b'{"reason": "so"}')
+        status = self.statuses.pop(0)
+        if isinstance(status, Exception):
+            raise status
+        return HttpAnswer(status, {}, b'{"reason": "so"}')
 
 
 def publisher(server: Server, **named: int) -> HttpPublisher:
@@ -45,8 +56,19 @@ async def test_who_does_not_wait_hears_that_it_goes_on() -> None:
 async def test_a_refusal_that_may_pass_is_worth_another_try_and_others_are_not() -> None:
     with pytest.raises(ServiceNotReadyError, match="so"):
         await publisher(Server(503)).publish(TOPIC, "o", 0)
-    with pytest.raises(HttpRefusedError, match="so"):
-        await publisher(Server(405)).publish(TOPIC, "o", 0)
+    with pytest.raises(StillPublishingError, match="late"):
+        await publisher(Server(BrokerTimeoutError("late"))).publish(TOPIC, "o", 0)
+    for status in (404, 405, 409, 500):
+        with pytest.raises(HttpRefusedError, match="so") as caught:
+            await publisher(Server(status)).publish(TOPIC, "o", 0)
+        assert not caught.value.retryable
+
+
+async def test_a_broker_that_was_copying_and_is_gone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_publisher, "_PAUSE_S", 0)
+    server = Server(202, BrokerUnavailableError("killed"), 503, 204)
+    await publisher(server).publish(TOPIC, "o", 0)
+    assert not server.statuses
 
 
 @pytest.mark.parametrize("name", ["out", "public/default/out", "non-persistent://a/b/c", "persistent://a/b"])

@@ -12,9 +12,9 @@ from magnetar.errors import StagingError
 from magnetar.spark import failpoints
 from magnetar.spark.cluster import ClusterOptions, cluster
 from magnetar.spark.loop_thread import run
-from magnetar.spark.writing.publisher import HttpPublisher
 from magnetar.spark.writing.staging_task import staging_settings
 from magnetar.staging.commit import Sink
+from magnetar.staging.http_publisher import HttpPublisher
 from magnetar.staging.records import Staged
 
 _COMMIT_S: Final = 24 * 3600.0
