@@ -35,6 +35,7 @@ from magnetar.wire.bookkeeper.frames import Buffer
 _RUN_BYTES: Final = 2 * 2**20
 _RUN_ENTRIES_MAX: Final = 1_000  # Below what any bookie takes from one reader at once.
 _PAUSES_S: Final = (0.5, 2.0)  # Before suspects are asked for again. An add that is on its way arrives within these.
+_PATIENCE_S: Final = 30.0  # For one run: a disk that is read from end to end answers late, and that is no damage.
 _OK: Final = int(Code.EOK)
 
 
@@ -44,7 +45,7 @@ class ReplicaReads:
     def __init__(self, client: LedgerClient, pauses_s: Sequence[float] = _PAUSES_S) -> None:
         self._client = client
         self._pauses_s = pauses_s
-        self._timeout_s = client.parts.config.read_timeout_ms / 1000
+        self._timeout_s = max(client.parts.config.read_timeout_ms / 1000, _PATIENCE_S)
         self._silent: set[BookieId] = set()
 
     async def verify(self, wanted: ReplicaRange, metadata: LedgerMetadata) -> list[Finding]:
@@ -70,6 +71,8 @@ class ReplicaReads:
         )
 
     def _remember(self, work: _Work) -> None:
+        """A bookie that was silent and answers again is waited for again."""
+        self._silent -= work.answered
         self._silent.update(bookie for bookie, answer in work.suspects.values() if answer.finding is Said.UNREACHABLE)
 
     async def _current(self, ledger_id: int) -> LedgerMetadata | None:
@@ -115,6 +118,7 @@ class _Work:
     verified: int = 0
     size_bytes: int = 0
     suspects: dict[int, tuple[BookieId, Answer]] = field(default_factory=dict)
+    answered: set[BookieId] = field(default_factory=set)
 
     def on_verified(self, entry_id: int, size_bytes: int) -> None:
         self.verified += 1
@@ -141,6 +145,7 @@ class _Run:
         bodies: Sequence[Buffer],
     ) -> None:
         work, keys = self._work, self._work.keys
+        work.answered.add(self._bookie)
         open_entry, ledger_id = keys.digest.open, keys.ledger_id
         for entry_id, code, body in zip(entry_ids, codes, bodies, strict=True):
             if code != _OK:
