@@ -1,3 +1,5 @@
+"""`make demo`, as a user runs it: a server killed under load, and the audit on Spark."""
+
 from __future__ import annotations
 
 import os
