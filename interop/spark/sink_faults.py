@@ -35,3 +35,8 @@ def reached(point: str, epoch: int) -> None:
     except FileNotFoundError:
         return  # Nothing is planned, or another process was first.
     raise PlannedError(f"{point} of epoch {epoch}")
+
+
+def users_environment() -> dict[str, str]:
+    """Of this process as a user has it: what it starts on its own knows nothing of faults that are brought about."""
+    return {name: value for name, value in os.environ.items() if name not in environment(Path())}
