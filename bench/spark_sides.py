@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,7 @@ def _environment() -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name != "SPARK_HOME"}, "PYTHONPATH": PYTHONPATH}
 
 
-class Contestant:
+class Contestant(ABC):
     """Owns its server and its Spark session."""
 
     def __init__(self, close_server: Callable[[], None], server_pid: int, program: Program) -> None:
@@ -107,8 +108,9 @@ class Contestant:
         self._topics += 1
         return f"bench-{kind}-{self._topics}"
 
+    @abstractmethod
     def fill(self, topic: str, rows: int, size: int) -> None:
-        raise NotImplementedError
+        """Puts so many values of this size into a new topic."""
 
     def measure(self, op: str, topic: str, rows: int, **arguments: Any) -> Sample:
         if op == "write":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from interop.spark.sink_faults import users_environment
+from magnetar.testing.processes import processes_that_mention
 
 
 @pytest.mark.timeout(300)
@@ -21,17 +22,4 @@ def test_the_demonstration_passes_and_leaves_nothing_behind(tmp_path: Path) -> N
     for column in ("sent", "acknowledged", "received", "lost", "duplicated", "out of order"):
         assert column in done.stdout
     assert list(tmp_path.iterdir()) == []
-    assert not _processes_that_mention(str(tmp_path))
-
-
-def _processes_that_mention(text: str) -> list[str]:
-    """Command lines; the servers have the directory in theirs."""
-    found: list[str] = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (directory / "cmdline").read_bytes()
-        except OSError:  # It has ended meanwhile.
-            continue
-        if text.encode() in command:
-            found.append(command.decode("utf-8", "replace"))
-    return found
+    assert not processes_that_mention(str(tmp_path))

@@ -152,6 +152,19 @@ def process_exists(pid: int) -> bool:
     return not Path("/proc/self").exists()  # There but not described: ended a moment ago, or a system without /proc.
 
 
+def processes_that_mention(text: str) -> list[str]:
+    """Command lines of what runs now; a server has its directory in its own."""
+    found: list[str] = []
+    for directory in sorted(Path("/proc").glob("[0-9]*")):
+        try:
+            command = (directory / "cmdline").read_bytes()
+        except OSError:  # It has ended meanwhile.
+            continue
+        if text.encode() in command:
+            found.append(command.decode("utf-8", "replace"))
+    return found
+
+
 def wait_for(condition: Callable[[], bool], *, what: str, timeout: float = 10.0, every: float = _POLL_S) -> None:
     """Waits on this thread until the condition holds; TimeoutError says what did not happen."""
     deadline = time.monotonic() + timeout

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.testing.processes import processes_that_mention
+
 
 @pytest.mark.timeout(300)
 def test_the_demonstration_of_ledgers_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -18,17 +20,4 @@ def test_the_demonstration_of_ledgers_passes_and_leaves_nothing_behind(tmp_path:
     for column in ("acknowledged", "read", "lost", "duplicated", "out of order"):
         assert column in done.stdout
     assert list(tmp_path.iterdir()) == []
-    assert not _processes_that_mention(str(tmp_path))
-
-
-def _processes_that_mention(text: str) -> list[str]:
-    """Command lines; the servers have the directory in theirs."""
-    found: list[str] = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (directory / "cmdline").read_bytes()
-        except OSError:  # It has ended meanwhile.
-            continue
-        if text.encode() in command:
-            found.append(command.decode("utf-8", "replace"))
-    return found
+    assert not processes_that_mention(str(tmp_path))

@@ -11,6 +11,7 @@ import pytest
 
 from magnetar.errors import BrokerTimeoutError
 from magnetar.spark.loop_thread import is_loop_thread, iterate, loop, run
+from magnetar.testing.processes import wait_for
 
 
 async def _where() -> tuple[int, asyncio.AbstractEventLoop]:
@@ -78,8 +79,10 @@ def test_it_pulls_so_far_ahead_and_no_further() -> None:
     pulled: list[int] = []
     items = iterate(_count(100, pulled), depth=3)
     assert next(items) == 0
-    run(asyncio.sleep(0.01), 5)
-    assert len(pulled) <= 4
+    wait_for(lambda: len(pulled) == 4, what="three items ahead of the one that was taken")
+    for _ in range(20):  # Turns of the loop in which it could go on.
+        run(asyncio.sleep(0), 5)
+    assert len(pulled) == 4
     assert list(items) == list(range(1, 100))
 
 
