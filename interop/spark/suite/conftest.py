@@ -16,6 +16,7 @@ import pulsar
 import pytest
 
 import magnetar.spark
+from interop.spark import sink_faults
 from interop.spark.suite.http import call
 from magnetar.errors import MissingDependencyError
 from magnetar.spark.session import make_session
@@ -41,9 +42,17 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that a test writes to make the sink fail (sink_faults.py)."""
+    return tmp_path_factory.mktemp("faults") / "fault"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, faults: Path) -> Iterator[SparkSession]:
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
     try:
-        session = make_session("suite", "local[2,3]", SETTINGS, tmp_path_factory.mktemp("spark") / "spark.log")
+        with sink_faults.hooked(faults):
+            session = make_session("suite", "local[2,3]", SETTINGS, log)
     except MissingDependencyError as error:
         pytest.skip(str(error))
     magnetar.spark.register(session)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from examples.declarative.__main__ import require_connect
-from interop.spark.sink_faults import users_environment
 from magnetar.errors import MissingDependencyError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +27,6 @@ def test_the_example_reads_a_topic_writes_a_table_and_another_topic() -> None:
         timeout=800,
         check=False,
         cwd=ROOT,
-        env=users_environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Leslie" in done.stdout

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from interop.spark.sink_faults import users_environment
 from magnetar.testing.processes import processes_that_mention
 
 
@@ -16,7 +16,7 @@ from magnetar.testing.processes import processes_that_mention
 def test_the_demonstration_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demo"],
-        capture_output=True, text=True, timeout=290, check=False, env=users_environment() | {"TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=290, check=False, env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for column in ("sent", "acknowledged", "received", "lost", "duplicated", "out of order"):

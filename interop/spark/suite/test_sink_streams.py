@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,9 +22,6 @@ from magnetar.testing.standalone_process import StandaloneProcess
 
 pytestmark = pytest.mark.timeout(300)
 
-FAULTS = Path(tempfile.mkdtemp(prefix="sink-faults-")) / "fault"
-os.environ.update(sink_faults.environment(FAULTS))  # Before any session: its workers inherit it.
-
 
 @pytest.fixture
 def client(standalone: StandaloneProcess) -> Iterator[pulsar.Client]:
@@ -37,8 +33,9 @@ def client(standalone: StandaloneProcess) -> Iterator[pulsar.Client]:
 class Stream:
     """Files come in, one is one micro-batch; rows go to a topic."""
 
-    def __init__(self, spark: SparkSession, standalone: StandaloneProcess, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, standalone: StandaloneProcess, directory: Path, faults: Path) -> None:
         self._spark = spark
+        self._faults = faults
         self._standalone = standalone
         self._input = directory / "in"
         self._input.mkdir()
@@ -51,7 +48,12 @@ class Stream:
         self._next += rows
         part = self._input / f".part-{self._next:08}"
         part.write_text("\n".join(lines))
+        os.utime(part, (self._next, self._next))  # Spark takes the older file first, by the millisecond.
         part.rename(self._input / f"part-{self._next:08}.json")
+
+    def fail_at(self, point: str, epoch: int) -> None:
+        """The next run, once."""
+        sink_faults.fail_at(self._faults, point, epoch)
 
     def run(self, topic: str, change: Callable[[DataFrame], DataFrame], **options: str) -> None:
         """Until all that came in is written. Raises what the query raises."""
@@ -68,9 +70,9 @@ class Stream:
 
 
 @pytest.fixture
-def stream(spark: SparkSession, standalone: StandaloneProcess, tmp_path: Path) -> Iterator[Stream]:
-    FAULTS.unlink(missing_ok=True)
-    yield Stream(spark, standalone, tmp_path)
+def stream(spark: SparkSession, standalone: StandaloneProcess, tmp_path: Path, faults: Path) -> Iterator[Stream]:
+    faults.unlink(missing_ok=True)
+    yield Stream(spark, standalone, tmp_path, faults)
     for query in spark.streams.active:
         query.stop()
 
@@ -103,7 +105,7 @@ def test_a_commit_that_fails_is_repeated_and_nothing_is_doubled(
     topic = f"stream-{point}"
     for _ in range(3):
         stream.put(200)
-    sink_faults.fail_at(FAULTS, point, 1)
+    stream.fail_at(point, 1)
 
     with pytest.raises(StreamingQueryException, match=f"{point} of epoch 1"):
         stream.run(topic, plain)
@@ -118,7 +120,7 @@ def test_a_query_with_random_rows_and_other_partitions_is_one_execution_of_each_
     make_partitioned(standalone, "stream-random", 3)
     stream.put(300)
     stream.put(400)
-    sink_faults.fail_at(FAULTS, "before-commit-file", 1)
+    stream.fail_at("before-commit-file", 1)
     with pytest.raises(StreamingQueryException, match="before-commit-file"):
         stream.run("stream-random", lambda rows: rolled(rows, "first").repartition(2))
 
@@ -140,7 +142,7 @@ def test_a_random_batch_that_failed_before_it_was_decided_is_the_second_run_alon
     stream: Stream, client: pulsar.Client
 ) -> None:
     stream.put(300)
-    sink_faults.fail_at(FAULTS, "before-intent", 0)
+    stream.fail_at("before-intent", 0)
     with pytest.raises(StreamingQueryException, match="before-intent"):
         stream.run("stream-undecided", lambda rows: rolled(rows, "first").repartition(2))
 
@@ -185,7 +187,7 @@ def test_dedup_of_a_plain_query_drops_what_a_repeated_task_sends_again(
     make_partitioned(standalone, "stream-dedup", 2)
     post(standalone, "/admin/v2/persistent/public/default/stream-dedup/deduplicationEnabled", True)
     stream.put(400)
-    sink_faults.fail_at(FAULTS, "before-commit-file", 0)
+    stream.fail_at("before-commit-file", 0)
     with pytest.raises(StreamingQueryException, match="before-commit-file"):
         stream.run("stream-dedup", plain, delivery="dedup", batchingMaxBytes="2000")
 
