@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from magnetar.sim.ledgers.aimed import Aimed, Strike
 from magnetar.sim.ledgers.cluster import Cluster
+from magnetar.sim.ledgers.life import Mutant
 from magnetar.sim.ledgers.report import Report
-from magnetar.sim.ledgers.run import Mutant, run_seed
+from magnetar.sim.ledgers.run import run_seed
 from magnetar.sim.ledgers.watch import Watch
 from magnetar.sim.ledgers.workload import Workload
 from magnetar.sim.seeds import seeded
