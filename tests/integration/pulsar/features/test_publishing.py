@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pulsar
@@ -9,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from magnetar.testing.processes import wait_for
 from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, is_quiet, messages, send_texts, texts
 
 COMPRESSIONS = [
@@ -159,13 +161,18 @@ def test_an_exclusive_producer_shuts_others_out(client: pulsar.Client, topic: st
 
 def test_a_producer_that_waits_for_exclusive_access_gets_it(server: Server, topic: str) -> None:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    first_client = pulsar.Client(server.url, logger=quiet)
-    first = first_client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.WaitForExclusive)
-    first.send(b"one")
-    first_client.close()
-    second_client = pulsar.Client(server.url, logger=quiet)
-    second = second_client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.WaitForExclusive)
-    second.send(b"two")
+    waits = pulsar.ProducerAccessMode.WaitForExclusive
+    first_client, second_client = (pulsar.Client(server.url, logger=quiet) for _ in range(2))
+    first_client.create_producer(topic, access_mode=waits).send(b"one")
+    path = "persistent/" + topic.removeprefix("persistent://")
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(second_client.create_producer, topic, access_mode=waits)
+        wait_for(lambda: server.admin("GET", f"{path}/stats")["waitingPublishers"] == 1, what="the second one")
+        assert not second.done()
+        first_client.close()
+        second.result(PATIENCE_MS / 1000).send(b"two")
+    reader = second_client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [reader.read_next(PATIENCE_MS).data() for _ in range(2)] == [b"one", b"two"]
     second_client.close()
 
 

@@ -269,7 +269,7 @@ def test_a_queue_of_no_size_takes_one_message_at_a_time(client: pulsar.Client, t
     assert found == sent
 
 
-def test_a_listener_gets_everything_and_can_be_paused(client: pulsar.Client, topic: str) -> None:
+def test_a_listener_gets_everything_and_can_be_paused(client: pulsar.Client, server: Server, topic: str) -> None:
     found: list[str] = []
 
     def listen(consumer: Any, message: Any) -> None:
@@ -279,6 +279,18 @@ def test_a_listener_gets_everything_and_can_be_paused(client: pulsar.Client, top
     consumer = client.subscribe(topic, "s", message_listener=listen)
     sent = send_texts(client, topic, 10)
     wait_for(lambda: found == sent, what="every message")
+
+    consumer.pause_message_listener()
+    more = send_texts(client, topic, 5)
+
+    def handed_out() -> int:
+        stats = server.admin("GET", f"{path_of(topic)}/stats")
+        return int(stats["subscriptions"]["s"]["msgOutCounter"])
+
+    wait_for(lambda: handed_out() == len(sent + more), what="messages to wait in the client")
+    assert found == sent
+    consumer.resume_message_listener()
+    wait_for(lambda: found == sent + more, what="what had waited")
     consumer.close()
 
 
