@@ -11,6 +11,7 @@ Missing:   chunks before the topic's beginning were taken by retention: the mess
 from __future__ import annotations
 
 import enum
+import logging
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
@@ -19,6 +20,8 @@ from magnetar.spark.decoding.runs import EntriesBefore, StoredEntry
 from magnetar.wire.pulsar.entry import parse_entry, verify_checksum
 from magnetar.wire.pulsar.frames import Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+
+log = logging.getLogger(__name__)
 
 INCOMPLETE_MAX: Final = 100
 """Messages of which some chunks are here; the oldest is given up, and found again by looking back."""
@@ -107,6 +110,7 @@ class ChunkJoiner:
                 "topic; failOnDataLoss=false skips such messages"
             )
         self.incomplete_messages += 1
+        log.warning("%s: a message of %d chunks is left out: %s", place, last.num_chunks_from_msg, found.value)
         return None
 
     def _before(self, place: Place, last: MessageMetadata) -> list[Buffer] | _Missing:

@@ -89,11 +89,12 @@ def test_looking_back_goes_no_further_than_the_first_chunk() -> None:
     assert topic.looked_at == [151, 150]
 
 
-def test_chunks_before_the_first_that_is_left_are_no_loss() -> None:
+def test_chunks_before_the_first_that_is_left_are_no_loss(caplog: pytest.LogCaptureFixture) -> None:
     topic = Topic(_chunks(3)[1:])
     decoder = EntryDecoder(raw_columns(include_headers=False), topic.options())
     assert not [*decoder.feed(topic.split(0, 2)), *decoder.finish()]
     assert decoder.statistics().incomplete_chunked == 1
+    assert "a message of 3 chunks is left out" in caplog.text
 
 
 def test_a_chunk_that_is_missing_in_the_middle_is_a_loss() -> None:
