@@ -97,6 +97,8 @@ class PersistentTopic(SubscribingSide):
         )
         self.compaction = CompactionRuns(TopicCompaction(str(self.name), self.log, parts, quorums), self.cursors)
         try:
+            if len(self.cursors):
+                await self._check_that_nobody_overtook()
             await self.compaction.restore()
             self._subscriptions = Subscriptions(
                 self.name, self.log, self.compaction.view, self.cursors, config.dispatch, parts.entropy, self.policies
@@ -107,6 +109,13 @@ class PersistentTopic(SubscribingSide):
         except BaseException:
             await self.cursors.aclose()
             raise
+
+    async def _check_that_nobody_overtook(self) -> None:
+        """A broker that was slow to get here may have read the cursors of the next owner: what that one's consumers
+        acknowledged lies behind the end of this log, means nothing here, and would be forgotten with the next store.
+        Whoever takes over from here on changes the cursors' nodes before anything is acknowledged, and our store fails
+        at that."""
+        await self.log.check_owner()
 
     @property
     def ledger_client(self) -> LedgerClient:

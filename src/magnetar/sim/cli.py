@@ -81,7 +81,7 @@ def _failed(totals: Totals) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m magnetar.sim", description="Simulated disasters, by seed.")
-    parser.add_argument("--kind", choices=list(KINDS), default=None, help="which worlds (default: both)")
+    parser.add_argument("--kind", choices=list(KINDS), default=None, help="which worlds (default: all)")
     parser.add_argument("--seeds", type=int, default=None, help="how many of each kind (default 100)")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED", help="the first one (default 0)")
     parser.add_argument("--minutes", type=float, default=None, help="as many as fit into this time")

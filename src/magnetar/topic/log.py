@@ -117,6 +117,10 @@ class TopicLog:
         """Entries that wait for a ledger."""
         return self._keeper.appender.waiting
 
+    async def check_owner(self) -> None:
+        """TopicFencedError if another broker has opened the log since. That it has not, may change at any time."""
+        await self._node.check_owner()
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, headers_and_payload: Buffer, messages: int, token: Any) -> None:

@@ -53,6 +53,13 @@ class TopicNode:
         self.properties = wanted
         self.terminated = end
 
+    async def check_owner(self) -> None:
+        """TopicFencedError if somebody else has written the node since this owner did."""
+        async with self.change:
+            stored = await self._infos.read(self.name)
+            if stored is None or stored.version != self._version:
+                raise taken_over(self.name)
+
     async def may_name(self, ledger_id: int) -> bool:
         """Whether this ledger is in the node as it is now; also if nobody can tell."""
         try:

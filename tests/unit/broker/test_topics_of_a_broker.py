@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from magnetar.config.upkeep import UpkeepConfig
 from magnetar.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.testing.waiting import until
+from magnetar.topic.cursors import Cursors
+from magnetar.topic.position import Position
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world, message
 
@@ -101,6 +104,47 @@ async def test_a_second_broker_takes_a_topic_over_and_the_first_acknowledges_not
             assert [(await new.message())[1][-5:] for _ in range(2)] == [b"efore", b"after"]
         finally:
             await second.stop()
+
+
+async def test_a_broker_overtaken_while_it_loads_a_topic_forgets_no_acknowledgement_of_the_new_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its log ends before what the new owner wrote: what was acknowledged there means nothing to it."""
+    async with broker_world() as world:
+        await (await world.talker()).subscribe("t")
+        topics = world.broker.service.topics
+        await topics.unload(NAME)
+        second = BrokerWorld(world.cluster, world.config)
+        await second.start()
+        opened, is_overtaken, go_on = Cursors.open, asyncio.Event(), asyncio.Event()
+
+        async def slowly(*arguments: Any, **named: Any) -> Cursors:
+            if not is_overtaken.is_set():
+                is_overtaken.set()
+                await go_on.wait()
+            return await opened(*arguments, **named)
+
+        monkeypatch.setattr(Cursors, "open", slowly)
+        slow = asyncio.ensure_future(topics.get(NAME, create=False))
+        await is_overtaken.wait()
+        talker = await second.talker()
+        await talker.producer("t")
+        for number in range(3):
+            await talker.published(1, number, b"x")
+        taken = await second.topic("t")
+        acknowledged = Position(taken.log.last_confirmed.ledger_id, 1)
+        cursor = taken.cursors.get("s")
+        assert cursor is not None
+        cursor.acknowledge([acknowledged])
+        await cursor.flush()
+
+        go_on.set()
+        with pytest.raises(ServiceNotReadyError, match="another broker took topic"):
+            await slow
+        await second.stop()
+        found = (await world.topic("t")).cursors.get("s")
+        assert found is not None
+        assert found.acknowledged_ranges() == [(acknowledged, acknowledged)]
 
 
 async def test_a_topic_in_use_is_deleted_only_by_force() -> None:
