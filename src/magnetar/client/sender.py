@@ -4,6 +4,8 @@ Order:     after a lost connection everything without a receipt is sent again in
            so that deduplication on the topic sees through it.
 Refused:   an error that may pass makes us attach again, which sends again; any other fails that entry alone.
 Timeout:   when the oldest has waited too long, all fail: their outcome is unknown, and what follows must not overtake.
+           Whoever repeats them on a topic with deduplication sends nothing new before: it would be stored, and the
+           repeats would pass for duplicates. Their futures are done at once; callbacks hear of it a loop's turn later.
 """
 
 from __future__ import annotations

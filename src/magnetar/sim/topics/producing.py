@@ -33,6 +33,8 @@ class ProducerApp:
         self._watch = watch
         self._random = random
         self._is_broken = False
+        self._unheard: set[asyncio.Future[MessageId]] = set()
+        """Sent, and nobody was told the outcome, which may be there already."""
 
     async def run(self, client: PulsarClient) -> None:
         while not (self.is_over and self._sends.first_open == self._sends.sent):
@@ -101,10 +103,12 @@ class ProducerApp:
         future = producer.send_nowait(sends.payload(number), sequence_id=number)
         sends.sent = max(sends.sent, number + 1)
         self._watch.counters["messages sent"] += 1
+        self._unheard.add(future)
         future.add_done_callback(lambda done: self._on_answer(number, done))
         return future
 
     def _on_answer(self, number: int, done: asyncio.Future[MessageId]) -> None:
+        self._unheard.discard(done)
         if done.cancelled():
             return
         error = done.exception()
@@ -133,5 +137,11 @@ class ProducerApp:
         self._check()
 
     def _check(self) -> None:
-        if self._is_broken:
+        """A message that has failed a moment ago counts, though its callback comes only in the loop's next turn: what
+        is sent behind it would be stored, and make its repeat pass for a duplicate."""
+        if self._is_broken or any(map(_has_failed, self._unheard)):
             raise ServiceNotReadyError("a message was not stored")
+
+
+def _has_failed(sent: asyncio.Future[MessageId]) -> bool:
+    return sent.done() and not sent.cancelled() and sent.exception() is not None
