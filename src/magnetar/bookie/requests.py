@@ -215,7 +215,7 @@ class Requests:
         if code is not Code.EOK:
             return failure(request, code)
         # One that was overtaken must not hide the greater. That is journaled again: it may not be durable yet.
-        body = max(request.body, ledger.flags.explicit_lac or b"", key=_lac_told_by)
+        body = max(request.body, ledger.flags.explicit_lac or b"", key=lac_told_by)
         changed = dataclasses.replace(ledger.flags, master_key=request.master_key, explicit_lac=body)
         self._table.change(ledger, changed)
         record = encode_explicit_lac(ExplicitLac(request.ledger_id, request.master_key, body))
@@ -266,6 +266,6 @@ class Requests:
         return failure(request, Code.EBADREQ)
 
 
-def _lac_told_by(body: bytes) -> int:
+def lac_told_by(body: bytes) -> int:
     """One that is too short to tell any is below all others."""
     return _EXPLICIT_LAC.unpack_from(body)[0] if len(body) >= _EXPLICIT_LAC.size else NO_LAC

@@ -274,13 +274,15 @@ class LocalServer:
         loop.call_soon(self.mend, store)
 
     async def expire(self, store: LocalStore) -> None:
-        """Ends the session as if it had been silent for too long; the store gets a new one."""
-        await self._end(store.session.id)
+        """Ends the session as if it had been silent for too long; the store gets a new one, and at once: what it asked
+        for behind the end would be done for a session that nobody ends any more."""
+        ended = self._end(store.session.id)
         if timer := self._expiry.pop(store.session.id, None):
             timer.cancel()
         elif store.session.state.is_usable:
             store.fail_waiting()
             self._renew(store)
+        await ended
 
     def _renew(self, store: LocalStore) -> None:
         old = store.session.id

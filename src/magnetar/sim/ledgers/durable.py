@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.bookie.requests import lac_told_by
 from magnetar.errors import JournalDamagedError, MagnetarError
 from magnetar.sim.device import SimDevice
 from magnetar.sim.image import Cut, FileImage
@@ -148,11 +149,12 @@ class DurableImage:
         flags = self.flags(ledger_id)
         return flags is not None and flags.fenced
 
-    def has_lac(self, ledger_id: int, body: bytes) -> bool:
-        if self._is_in_journal(lambda view: body in view.lacs.get(ledger_id, ())):
+    def has_lac(self, ledger_id: int, lac: int) -> bool:
+        """This one or a greater: a bookie keeps the greatest that it was told, whichever came last."""
+        if self._is_in_journal(lambda view: any(lac_told_by(body) >= lac for body in view.lacs.get(ledger_id, ()))):
             return True
         flags = self.flags(ledger_id)
-        return flags is not None and flags.explicit_lac is not None
+        return flags is not None and flags.explicit_lac is not None and lac_told_by(flags.explicit_lac) >= lac
 
     def _is_in_journal(self, holds: Callable[[JournalView], bool]) -> bool:
         self.views()

@@ -38,7 +38,7 @@ class SyncBeforeAnswer(Invariant):
         bookie = answer.bookie
         if answer.code != Code.EOK or bookie.is_excused or not self._is_alive(answer.ledger_id):
             return
-        if not bookie.image.has_lac(answer.ledger_id, answer.body):
+        if not bookie.image.has_lac(answer.ledger_id, answer.lac):
             self.violated(f"{bookie.name} answered an explicit LAC of ledger {answer.ledger_id} undurable")
 
     def _is_alive(self, ledger_id: int) -> bool:
