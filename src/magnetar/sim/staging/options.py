@@ -2,6 +2,8 @@
 
 Topics:    brokers, bookies, network and faults are drawn as for the seeds of topics; nobody consumes.
 Short:     a staged ledger is old after a moment, so that sweepers get in everybody's way.
+Patience:  a task that gives a bookie up is begun again at once, in new ledgers. If it has less patience than the disks
+           need for that, it never ends, and neither does the job: that would be no bug of the protocol.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ FAULTS: Final = {
 }
 TTL_MS: Final = 3_600_000
 """Longer than any task, as it has to be; a shorter one must do no harm all the same."""
+_ADD_TIMEOUT_MS_MIN: Final = 100
 _OWN_FAULTS: Final = {"points": 0.8, "drivers": 0.5, "speculation": 0.5, "broker": 0.5}
 
 
@@ -97,9 +100,10 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
 def _world(seed: int, own: tuple[str, ...]) -> TopicOptions:
     world = topics.draw(seed)
     faults = (*(fault for fault in world.base.faults if fault not in own), *own)
+    ledger = {**world.base.ledger, "add_timeout_ms": max(_ADD_TIMEOUT_MS_MIN, world.base.ledger["add_timeout_ms"])}
     return dataclasses.replace(
         world,
-        base=dataclasses.replace(world.base, faults=faults),
+        base=dataclasses.replace(world.base, faults=faults, ledger=ledger),
         producers=1,
         subscriptions=(),
         batching=False,
