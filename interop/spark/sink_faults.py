@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-HOOKS = Path(__file__).resolve().parent / "hooks"
-_ROOT = HOOKS.parent.parent.parent
+from interop.spark.kill_hook import HOOKS, PYTHONPATH
+
 _FILE = "SINK_FAULT_FILE"
 
 
@@ -26,7 +26,7 @@ class PlannedError(Exception):
 @contextlib.contextmanager
 def hooked(file: Path) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", _FILE)}
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HOOKS, _ROOT / "src", _ROOT)))
+    os.environ["PYTHONPATH"] = f"{HOOKS}{os.pathsep}{PYTHONPATH}"
     os.environ[_FILE] = str(file)
     try:
         yield

@@ -124,24 +124,26 @@ async def test_a_broker_overtaken_while_it_loads_a_topic_forgets_no_acknowledgem
                 await go_on.wait()
             return await opened(*arguments, **named)
 
-        monkeypatch.setattr(Cursors, "open", slowly)
-        slow = asyncio.ensure_future(topics.get(NAME, create=False))
-        await is_overtaken.wait()
-        talker = await second.talker()
-        await talker.producer("t")
-        for number in range(3):
-            await talker.published(1, number, b"x")
-        taken = await second.topic("t")
-        acknowledged = Position(taken.log.last_confirmed.ledger_id, 1)
-        cursor = taken.cursors.get("s")
-        assert cursor is not None
-        cursor.acknowledge([acknowledged])
-        await cursor.flush()
+        try:
+            monkeypatch.setattr(Cursors, "open", slowly)
+            slow = asyncio.ensure_future(topics.get(NAME, create=False))
+            await is_overtaken.wait()
+            talker = await second.talker()
+            await talker.producer("t")
+            for number in range(3):
+                await talker.published(1, number, b"x")
+            taken = await second.topic("t")
+            acknowledged = Position(taken.log.last_confirmed.ledger_id, 1)
+            cursor = taken.cursors.get("s")
+            assert cursor is not None
+            cursor.acknowledge([acknowledged])
+            await cursor.flush()
 
-        go_on.set()
-        with pytest.raises(ServiceNotReadyError, match="another broker took topic"):
-            await slow
-        await second.stop()
+            go_on.set()
+            with pytest.raises(ServiceNotReadyError, match="another broker took topic"):
+                await slow
+        finally:
+            await second.stop()
         found = (await world.topic("t")).cursors.get("s")
         assert found is not None
         assert found.acknowledged_ranges() == [(acknowledged, acknowledged)]

@@ -14,10 +14,7 @@ async def test_what_is_asked_for_while_a_session_is_being_ended_belongs_to_the_n
     server = MemoryServer(SystemEntropy(), MetadataConfig(url="memory:"))
     store, other = server.connect(), server.connect()
     old = store.session.id
-    expiring = asyncio.ensure_future(server.expire(store))
-    await asyncio.sleep(0)
-    await store.create("/mine", mode=CreateMode.EPHEMERAL)
-    await expiring
+    await asyncio.gather(server.expire(store), store.create("/mine", mode=CreateMode.EPHEMERAL))
 
     found = await other.get("/mine")
     assert found is not None

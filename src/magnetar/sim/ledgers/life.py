@@ -43,7 +43,7 @@ def live(
 ) -> Report:
     """What happened goes to the report, which is returned."""
     began = time.process_time()
-    with _muted(), mutant() if mutant is not None else contextlib.nullcontext(), make_world() as world:
+    with muted(), mutant() if mutant is not None else contextlib.nullcontext(), make_world() as world:
         watch = make_watch(world)
         with tap(watch):
             try:
@@ -78,7 +78,7 @@ def _fill(report: Report, world: World, watch: Watch) -> None:
 
 
 @contextlib.contextmanager
-def _muted() -> Iterator[None]:
+def muted() -> Iterator[None]:
     """A broken world has much to log."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -7,11 +7,11 @@ report = run_scene(16, seed=3, planted=False)       clean on every seed
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from magnetar.sim.ledgers.invariants import ALL
+from magnetar.sim.ledgers.life import muted
 from magnetar.sim.ledgers.options import Options
 from magnetar.sim.ledgers.report import Report
 from magnetar.sim.ledgers.watch import Watch
@@ -44,7 +44,7 @@ def run_scene(number: int, seed: int, *, planted: bool, trace: Callable[[str], N
     report = Report(seed, options.summary())
     bug = MUTANTS[number].plant() if planted else contextlib.nullcontext()
     world = World(f"{number}/{seed}", shuffle=options.shuffle, delay=options.delay, trace=trace)
-    with _muted(), bug, world:
+    with muted(), bug, world:
         watch = Watch(world, options, ALL)
         try:
             world.run(_play(world, options, watch, directed.scene))
@@ -58,13 +58,3 @@ async def _play(world: World, options: Options, watch: Watch, scene: Scene) -> N
     stage = Stage(world, options, watch)
     await stage.start()
     await scene(stage)
-
-
-@contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(level)
