@@ -41,6 +41,7 @@ from interop.jars import PULSAR, jar_folder
 from interop.pulsar.apache import ApacheStandalone
 from interop.pulsar.servers import MagnetarStandalone, Standalone
 from magnetar.errors import ProcessFailedError
+from magnetar.testing.process_tree import descendants
 
 PEER = "Apache Pulsar 4.2.4"
 FLOOR = 0.7
@@ -153,13 +154,10 @@ def cpu_seconds(pid: int) -> float:
 
 def resident_mb(pid: int) -> float:
     """Of the process and all its descendants."""
-    total, todo = 0.0, [pid]
-    while todo:
-        process = Path(f"/proc/{todo.pop()}")
-        lines = process.joinpath("status").read_text().splitlines()
+    total = 0.0
+    for each in (pid, *descendants(pid)):
+        lines = Path(f"/proc/{each}/status").read_text().splitlines()
         total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024 / 1e6
-        for task in process.joinpath("task").iterdir():
-            todo += [int(child) for child in task.joinpath("children").read_text().split()]
     return total
 
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +24,7 @@ from interop.pulsar.servers import MagnetarStandalone
 from interop.spark.kafka import ApacheKafka
 from interop.spark.kill_hook import PYTHONPATH
 from magnetar.errors import ProcessFailedError
+from magnetar.testing.process_tree import descendants
 from magnetar.testing.processes import Child
 from magnetar.testing.pulsar_load import connect
 
@@ -209,14 +211,9 @@ class MagnetarSide(Contestant):
 
 def tree_cpu_seconds(pid: int) -> float:
     """Of the process, of its descendants, and of those that have ended and were waited for."""
-    total, todo = 0.0, [pid]
-    while todo:
-        process = Path(f"/proc/{todo.pop()}")
-        try:
-            fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
+    total = 0.0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):  # It ended while we looked.
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
             total += sum(map(int, fields[11:15])) / _TICKS
-            for task in process.joinpath("task").iterdir():
-                todo += [int(child) for child in task.joinpath("children").read_text().split()]
-        except OSError:
-            continue  # It ended while we looked.
     return total

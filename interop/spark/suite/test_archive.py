@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from magnetar.errors import ConfigError, TopicNotFoundError
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.archive import ArchiveOptions, ArchiveResult, read_archive, run
 from magnetar.testing.bookie_process import MAGNETAR
+from magnetar.testing.process_tree import kill_tree
 from magnetar.testing.processes import Child
 
 pytestmark = pytest.mark.timeout(1800)
@@ -110,24 +109,8 @@ def kill_in_the_middle(world: World, topic: str, path: Path) -> None:
     try:
         child.wait_until(lambda: (path / "_spark_metadata" / "2").exists(), what="three batches", timeout=300)
     finally:
-        for pid in descendants(child.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_tree(child.pid)
         child.kill()
-
-
-def descendants(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
-    children: dict[int, list[int]] = {}
-    for line in listed.splitlines()[1:]:
-        own, parent = map(int, line.split())
-        children.setdefault(parent, []).append(own)
-    found = []
-    waiting = [pid]
-    while waiting:
-        following = children.get(waiting.pop(), [])
-        found += following
-        waiting += following
-    return found
 
 
 def test_a_million_messages_are_archived_once_though_the_first_run_was_killed(world: World) -> None:
