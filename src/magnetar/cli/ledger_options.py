@@ -1,0 +1,100 @@
+"""What the commands of `magnetar ledger` take, and the client that they are carried out with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from magnetar.cli.stores import Opened, run_on_store
+from magnetar.config.root import Config
+from magnetar.errors import ConfigError
+from magnetar.ids import LEDGER_ID_MAX
+from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.bookkeeper.cluster import read_cluster
+from magnetar.wire.bookkeeper.digests import DigestType
+
+Id: TypeAlias = Annotated[int, typer.Argument(metavar="ID", min=0, max=LEDGER_ID_MAX, help="A ledger's number.")]
+Ids: TypeAlias = Annotated[list[int], typer.Argument(metavar="ID...", min=0, max=LEDGER_ID_MAX, help="Ledgers.")]
+Password: TypeAlias = Annotated[
+    str | None, typer.Option("--password", help="The ledger's password; others on this machine may see it.")
+]
+PasswordFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--password-file", metavar="FILE", help="A file that holds the password, to its end.")
+]
+Ensemble: TypeAlias = Annotated[int, typer.Option("--ensemble", min=1, help="Bookies that share the ledger.")]
+WriteQuorum: TypeAlias = Annotated[
+    int | None, typer.Option("--write-quorum", min=1, help="Bookies that get each entry; else all of the ensemble.")
+]
+AckQuorum: TypeAlias = Annotated[
+    int | None, typer.Option("--ack-quorum", min=1, help="Bookies that must have stored an entry; else a majority.")
+]
+Digest: TypeAlias = Annotated[str, typer.Option("--digest", help="crc32c, crc32, hmac or dummy.")]
+GivenId: TypeAlias = Annotated[
+    int | None, typer.Option("--id", min=0, max=LEDGER_ID_MAX, help="This id instead of the cluster's next.")
+]
+Custom: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--custom", metavar="KEY=VALUE", help="Custom metadata; may be repeated.")
+]
+First: TypeAlias = Annotated[int, typer.Option("--first", min=0, help="Begin with this entry.")]
+Raw: TypeAlias = Annotated[
+    bool, typer.Option("--raw", help="Only the payloads, as they are, each followed by a line end.")
+]
+
+
+def run_with_client(command: Callable[[LedgerClient], Awaitable[None]], config: Config) -> None:
+    async def with_client(opened: Opened) -> None:
+        await read_cluster(opened.store, opened.paths)  # Else every ledger of an unknown layout would be missing.
+        async with LedgerClient(opened.store, config, opened.runtime) as client:
+            await command(client)
+
+    run_on_store(with_client, config)
+
+
+def choices(
+    ensemble: int,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    digest: str,
+    custom: list[str] | None,
+    password: str | None,
+    password_file: Path | None,
+) -> dict[str, Any]:
+    return {
+        "ensemble_size": ensemble,
+        "write_quorum": write_quorum,
+        "ack_quorum": ack_quorum,
+        "digest_type": _digest(digest),
+        "password": password_given(password, password_file),
+        "custom_metadata": _custom(custom or []),
+    }
+
+
+def password_given(given: str | None, file: Path | None) -> bytes:
+    if given is not None and file is not None:
+        raise ConfigError("--password and --password-file exclude each other: give one of them")
+    if file is None:
+        return (given or "").encode()
+    try:
+        return file.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read the password file {file}: {error.strerror}") from None
+
+
+def _digest(name: str) -> DigestType:
+    try:
+        return DigestType[name.upper()]
+    except KeyError:
+        raise ConfigError(f"--digest {name!r}: known are crc32c, crc32, hmac and dummy") from None
+
+
+def _custom(pairs: list[str]) -> dict[str, bytes]:
+    custom: dict[str, bytes] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--custom {pair!r}: write it as KEY=VALUE")
+        custom[key] = value.encode()
+    return custom
