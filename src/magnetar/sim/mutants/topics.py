@@ -1,4 +1,5 @@
-"""Bugs of topics: deduplication that promises too early, that knows too little, or that refuses what it knows."""
+"""Bugs of topics: deduplication that promises too early, that knows too little, or that refuses what it knows; and
+cursors that are read by a broker that owns them no more."""
 
 from __future__ import annotations
 
@@ -67,5 +68,14 @@ MUTANTS: Final = [
                 names={"OutOfOrderError": NotAllowedError},
             )
         ],
+    ),
+    Mutant(
+        number=69,
+        kind="topics",
+        sentence="a topic is opened by a broker that was overtaken before it read the cursors",
+        caught_by=("T5",),
+        budget=1_000,
+        options={"faults": ("overtake", "reset")},
+        edits=[Edit(PersistentTopic._check_that_nobody_overtook, [("await self.log.check_owner()", "return")])],
     ),
 ]

@@ -30,6 +30,7 @@ FAULTS: Final = {
     **LEDGER_FAULTS,
     "client": "a broker, a producer or a consumer is killed",
     "broker": "a broker is killed; it starts again after a moment",
+    "overtake": "a broker stands still while it opens a topic, and another one gets it",
 }
 PORT: Final = 6650
 SUBSCRIPTIONS: Final = ("exclusive", "failover", "shared")
@@ -104,6 +105,8 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
     random = seeded(f"{seed}/topic options")
     base = ledgers.draw(seed)
     faults = base.faults if random.random() < 0.7 else (*base.faults, "broker")
+    if seeded(f"{seed}/overtake").random() < 0.3:
+        faults = (*faults, "overtake")
     base = dataclasses.replace(base, faults=faults, deletes=False, topics=0, clients=0)
     options = TopicOptions(
         base=base,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 from magnetar.config.journal import JournalConfig
 from magnetar.sim.device import Crash
@@ -10,7 +11,7 @@ from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.frames import add_frame
 from magnetar.storage.journal import Journal
-from magnetar.storage.journal_format import Fence, RecordKind, encode_fence
+from magnetar.storage.journal_format import ExplicitLac, Fence, RecordKind, encode_explicit_lac, encode_fence
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
 
@@ -44,6 +45,14 @@ class Disk:
             on_failed=lambda error: None,
         )
 
+    async def end_dead(self) -> None:
+        """The journal of a process that crashed is never closed: what it was waiting for ends here, and is heard."""
+        self.machine.release_dead()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
 
 async def test_an_entry_is_durable_when_its_group_is_synced_and_not_before() -> None:
     disk = Disk()
@@ -68,8 +77,18 @@ async def test_what_is_durable_stays_so_over_a_power_loss() -> None:
     assert disk.image.entry(LEDGER, 0) == entry(0)
     assert disk.image.is_fenced(LEDGER)
     assert not disk.image.is_fenced(LEDGER + 1)
-    disk.machine.release_dead()
-    await asyncio.sleep(0)
+    await disk.end_dead()
+
+
+async def test_a_lac_is_durable_when_it_or_a_greater_one_is() -> None:
+    disk = Disk()
+    journal = await disk.open()
+    told = ExplicitLac(LEDGER, KEY, struct.pack(">qq", LEDGER, 5))
+    journal.submit(RecordKind.EXPLICIT_LAC, [encode_explicit_lac(told)], "a LAC")
+    assert not disk.image.has_lac(LEDGER, 5)
+    await until(lambda: bool(disk.durable), "a sync")
+    assert [disk.image.has_lac(LEDGER, lac) for lac in (4, 5, 6)] == [True, True, False]
+    await journal.aclose()
 
 
 async def test_entries_of_the_last_group_may_be_taken_for_a_torn_tail() -> None:
@@ -91,5 +110,4 @@ async def test_an_emptied_disk_has_nothing() -> None:
     disk.machine.empty("/journal0")
     disk.image.forget()
     assert disk.image.entry(LEDGER, 0) is None
-    disk.machine.release_dead()
-    await asyncio.sleep(0)
+    await disk.end_dead()
