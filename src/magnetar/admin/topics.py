@@ -11,11 +11,12 @@ from magnetar.admin.route import TOPIC, Query, Route, of_both_domains
 from magnetar.broker.names import Domain, NamespaceName, TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
+from magnetar.broker.sink_marks import PREFIX as SINK_PREFIX
 from magnetar.broker.topic import Topic
 
 _ONE = f"/admin/v2/persistent/{TOPIC}"
 _OUR_PROPERTIES = ("index", "pulsar.topic.epoch")
-"""Of the topic's log, for brokers only."""
+"""Of the topic's log, for brokers only; and so are the marks of sinks: one that is set back publishes an epoch twice."""
 
 
 async def list_topics(call: Call) -> list[str]:
@@ -33,6 +34,7 @@ async def create_topic(call: Call) -> None:
     topic, properties = call.topic, call.json_texts()
     if topic.is_system:
         raise RestError(BAD_REQUEST, "Cannot create topic in system topic format!")
+    _require_not_ours(properties)
     await require_topic_room(call.service, topic.namespace, 1)
     await call.service.create_topic(topic)
     if properties:
@@ -128,11 +130,16 @@ async def get_properties(call: Call) -> dict[str, str]:
 
 
 def _shown(properties: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in properties.items() if name not in _OUR_PROPERTIES}
+    return {name: value for name, value in properties.items() if not _is_ours(name)}
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OUR_PROPERTIES or name.startswith(SINK_PREFIX)
 
 
 async def put_properties(call: Call) -> None:
     properties = call.json_texts()
+    _require_not_ours(properties)
     partitioned = await call.service.resources.partitioned_topics.get(call.topic)
     if partitioned is not None:
         merged = {**partitioned.properties, **properties}
@@ -141,9 +148,12 @@ async def put_properties(call: Call) -> None:
     await _set_properties(await call.persistent(), properties)
 
 
-async def _set_properties(topic: PersistentTopic, properties: dict[str, str]) -> None:
-    if taken := [name for name in properties if name in _OUR_PROPERTIES]:
+def _require_not_ours(properties: dict[str, str]) -> None:
+    if taken := [name for name in properties if _is_ours(name)]:
         raise RestError(PRECONDITION_FAILED, f"the property {taken[0]!r} is for brokers only: choose another name")
+
+
+async def _set_properties(topic: PersistentTopic, properties: dict[str, str]) -> None:
     for name, value in properties.items():
         await topic.log.set_property(name, value)
 
@@ -154,7 +164,7 @@ async def delete_property(call: Call) -> None:
     if partitioned is not None:
         kept = {each: value for each, value in partitioned.properties.items() if each != name}
         await call.service.resources.partitioned_topics.set_properties(call.topic, kept)
-    elif name not in _OUR_PROPERTIES:
+    elif not _is_ours(name):
         await (await call.persistent()).log.set_property(name, None)
 
 

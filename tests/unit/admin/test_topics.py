@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.names import TopicName
+from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import Found
+from magnetar.broker.sink_marks import property_of
 from magnetar.config.broker import BrokerConfig
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
 
@@ -47,6 +50,24 @@ async def test_a_topic_with_a_subscription_that_nobody_uses_is_deleted_with_it()
         await world.done("DELETE", TOPIC)
         await world.done("PUT", TOPIC)
         assert (await world.get(f"{TOPIC}/subscriptions")).json == []
+
+
+async def test_properties_that_brokers_keep_for_themselves_are_neither_shown_nor_changed() -> None:
+    mark = property_of("job")
+    async with admin_world() as world:
+        await world.done("PUT", TOPIC, {"colour": "red"})
+        topic = await world.world.broker.service.topic(TopicName.parse("persistent://public/default/t"), create=False)
+        assert isinstance(topic, PersistentTopic)
+        await topic.log.set_property(mark, "far")
+
+        assert (await world.get(f"{TOPIC}/properties")).json == {"colour": "red"}
+        refused = await world.call("PUT", f"{TOPIC}/properties", {"colour": "blue", mark: "back"})
+        assert (refused.status, "is for brokers only" in refused.reason) == (412, True)
+        await world.done("DELETE", f"{TOPIC}/properties?key={mark}")
+        assert (topic.log.properties[mark], topic.log.properties["colour"]) == ("far", "red")
+
+        assert (await world.call("PUT", f"{DEFAULT}/other", {mark: "back"})).status == 412
+        assert (await world.get(DEFAULT)).json == ["persistent://public/default/t"]
 
 
 async def test_partitions_are_there_before_anybody_uses_them_and_can_only_become_more() -> None:
