@@ -2,7 +2,8 @@
 
 Topic:     the option, else the row's column. Asked for once per topic of a task (`Resolve`).
 Partition: the row's column, if it says one; else by the key, as Pulsar's clients do; else round and round, from the
-           Spark partition's own number on, changing when about one entry's worth of rows went to a partition.
+           Spark partition's own number on, changing when about one entry's worth of rows went to a partition. A topic
+           that is itself a partition of another one is all there is to choose from.
 Repeated:  the same rows in the same order get the same destinations, however they are cut into batches.
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from magnetar.client.topics import partition_name
+from magnetar.client.topics import partition_name, partition_of
 from magnetar.errors import SinkDataError
 from magnetar.spark.encoding.arrays import Ints, is_null
 from magnetar.spark.encoding.keys import java_hashes
@@ -36,6 +38,16 @@ class Target:
         return [partition_name(self.topic, number) for number in range(self.partitions)] or [self.topic]
 
 
+class _Choice(NamedTuple):
+    """What the rows of one topic can choose from."""
+
+    first: int
+    """Where its destinations begin in the router's list."""
+    size: int
+    own: int
+    """The topic's own number, if it is a partition of another one; else -1."""
+
+
 Resolve = Callable[[str], Target]
 """Of a topic's name as the user wrote it. Raises where it cannot be written to."""
 
@@ -48,8 +60,10 @@ class Router:
         self._start = start
         self._turn_bytes = turn_bytes
         self._keyless_bytes = 0
-        self._first_of: dict[str, int] = {}
-        """Topic as written → the number of its first destination."""
+        self._choices: dict[str, _Choice] = {}
+        """By the topic as it is written."""
+        self._numbers: list[int] = []
+        """The destinations of every choice, one choice after the other."""
         self._targets: list[Target] = []
         """Of every destination."""
         self.destinations: list[str] = []
@@ -59,46 +73,43 @@ class Router:
 
     def route(self, messages: Messages, topics: pa.Array | None, partitions: pa.Array | None) -> Ints:
         """A number into `destinations` for every row."""
-        firsts, counts = self._topics(len(messages), None if self._topic else topics)
-        if counts.max(initial=1) == 1 and partitions is None:
-            return firsts
-        chosen = self._choose(messages, counts)
-        if partitions is not None:
-            chosen = _as_given(chosen, partitions, counts)
-        return firsts + chosen
+        choices, codes = self._topics(len(messages), None if self._topic else topics)
+        firsts, counts, own = (column[codes] for column in np.array(choices, np.int64).reshape(-1, 3).T)
+        if counts.max(initial=1) > 1 or partitions is not None:
+            chosen = self._choose(messages, counts)
+            if partitions is not None:
+                chosen = _as_given(chosen, partitions, counts, own)
+            firsts = firsts + chosen
+        return np.array(self._numbers, np.int64)[firsts]
 
-    def _topics(self, rows: int, topics: pa.Array | None) -> tuple[Ints, Ints]:
-        """Number of the first destination, and how many there are, for every row."""
+    def _topics(self, rows: int, topics: pa.Array | None) -> tuple[list[_Choice], Ints]:
+        """The choices that there are in this batch, and which of them each row has."""
         if topics is None:
             if not self._topic:
                 raise SinkDataError("no topic: give option topic, or a column topic")
-            first = self._first(self._topic)
-            count = max(1, self._targets[first].partitions)
-            return np.full(rows, first, np.int64), np.full(rows, count, np.int64)
+            return [self._choice(self._topic)], np.zeros(rows, np.int64)
         if topics.null_count:
             raise SinkDataError("a row without a topic: fill the column topic, or give option topic")
         encoded = topics.dictionary_encode()
-        firsts = np.array([self._first(name) for name in encoded.dictionary.to_pylist()], np.int64)
-        counts = np.array([max(1, self._targets[first].partitions) for first in firsts], np.int64)
-        codes = encoded.indices.to_numpy()
-        return firsts[codes], counts[codes]
+        return [self._choice(name) for name in encoded.dictionary.to_pylist()], encoded.indices.to_numpy()
 
-    def _first(self, name: str) -> int:
-        found = self._first_of.get(name)
+    def _choice(self, name: str) -> _Choice:
+        found = self._choices.get(name)
         if found is None:
             target = self._resolve(name)
-            found = self._first_of[name] = self._known(target)
+            numbers = [self._number(destination, target) for destination in target.destinations]
+            own = -1 if target.partitions else partition_of(target.topic)
+            found = self._choices[name] = _Choice(len(self._numbers), len(numbers), own)
+            self._numbers += numbers
         return found
 
-    def _known(self, target: Target) -> int:
-        """Two ways to write one topic are one destination, or their order would be lost."""
-        names = target.destinations
-        if names[0] in self.destinations:
-            return self.destinations.index(names[0])
-        first = len(self.destinations)
-        self.destinations += names
-        self._targets += [target] * len(names)
-        return first
+    def _number(self, destination: str, target: Target) -> int:
+        """Two ways to write one topic or partition are one destination, or their order would be lost."""
+        if destination in self.destinations:
+            return self.destinations.index(destination)
+        self.destinations.append(destination)
+        self._targets.append(target)
+        return len(self.destinations) - 1
 
     def _choose(self, messages: Messages, counts: Ints) -> Ints:
         if messages.keys is None:
@@ -115,9 +126,11 @@ class Router:
         return self._start + before // self._turn_bytes
 
 
-def _as_given(chosen: Ints, partitions: pa.Array, counts: Ints) -> Ints:
-    """Nulls and −1, which the source gives for a topic without partitions, mean that nothing is given."""
+def _as_given(chosen: Ints, partitions: pa.Array, counts: Ints, own: Ints) -> Ints:
+    """Nulls and −1, which the source gives for a topic without partitions, mean that nothing is given; so does the
+    number of the partition that the row names as its topic, as the source gives it."""
     given = partitions.cast(pa.int64()).fill_null(-1).to_numpy()
+    given = np.where(given == own, -1, given)
     wrong = given >= counts
     if wrong.any():
         at = int(np.argmax(wrong))

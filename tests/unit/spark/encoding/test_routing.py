@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import permutations
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from magnetar.client.topics import java_hash
 from magnetar.errors import SinkDataError
-from magnetar.spark.encoding.keys import java_hashes
+from magnetar.spark.encoding.keys import java_hashes, read_keys
+from magnetar.spark.encoding.messages import Messages
+from magnetar.spark.encoding.routing import Router, Target
 from tests.unit.spark.encoding.decoded import SEAL, TOPIC, decode, encode
 
 
@@ -75,6 +78,39 @@ def test_partition_and_topic_columns_decide_where_they_say_something() -> None:
     ):
         expected.setdefault(topic, []).append(value)
     assert found == expected
+
+
+def orders_of_four(name: str) -> Target:
+    return Target(name, 4 if name == "orders" else 0)
+
+
+@pytest.mark.parametrize(
+    "names", [("orders", "orders-partition-2", "audit"), ("orders-partition-2", "audit", "orders")]
+)
+def test_a_topic_and_one_of_its_partitions_are_written_side_by_side(names: tuple[str, ...]) -> None:
+    rows = [(name, f"key-{number}") for number in range(20) for name in names]
+    router = Router(orders_of_four, "", 0, 1 << 19)
+    messages = Messages(pa.array([b""] * len(rows)), read_keys(pa.array([key for _, key in rows])))
+
+    found = router.route(messages, pa.array([name for name, _ in rows]), None)
+
+    expected = [f"orders-partition-{java_hash(key) % 4}" if name == "orders" else name for name, key in rows]
+    assert [router.destinations[number] for number in found] == expected
+    assert len(router.destinations) == len(set(router.destinations))
+
+
+def test_rows_of_a_partition_are_written_as_the_source_gives_them() -> None:
+    """Their topic is the partition, and the column partition has its number."""
+    batch = pa.record_batch(
+        {"value": [b"0", b"1"], "topic": ["x-partition-1", "x-partition-0"], "partition": pa.array([1, 0], pa.int32())}
+    )
+
+    found = decode(encode([batch], topic=""))
+
+    assert {topic: [each.value for each in rows] for topic, rows in found.items()} == {
+        "x-partition-1": [b"0"],
+        "x-partition-0": [b"1"],
+    }
 
 
 def test_the_option_topic_wins_over_the_column() -> None:
