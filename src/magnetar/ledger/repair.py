@@ -67,7 +67,7 @@ class Repair:
 
     def _is_needed(self) -> bool:
         if not len(self._engine.pending):
-            return False
+            return any(seat.owed for seat in self._engine.seats)
         return any(seat.is_empty for seat in self._engine.seats) or self._must_replace()
 
     def _must_replace(self) -> bool:

@@ -2,6 +2,8 @@
 
 States:    seated (a channel), empty (the connection broke while nobody waited for it: tried again with the next add),
            failed (an error; another bookie has to take the seat).
+Owed:      an empty seat keeps its share of what is sent meanwhile, also when others confirm it: the bookie is still one
+           of the entry's write set, and gets it when it is there again.
 Read next: write_engine.py
 """
 
@@ -11,6 +13,7 @@ from magnetar.errors import MagnetarError
 from magnetar.ids import BookieId
 from magnetar.ledger.channel import Channel
 from magnetar.ledger.overdue import Overdue
+from magnetar.wire.bookkeeper.frames import Buffer
 
 
 class Seat:
@@ -22,6 +25,9 @@ class Seat:
         "error",
         "is_on_trial",
         "overdue",
+        "owed",
+        "owed_bytes",
+        "owed_entries",
         "position",
         "sent",
         "slow_since",
@@ -43,6 +49,9 @@ class Seat:
         self.slow_since: float | None = None
         """It does not read, or is too far behind: the writer waits for it."""
         self.overdue = Overdue(patience_s)
+        self.owed: list[Buffer] = []
+        """Frames that were sent to the others while it was empty."""
+        self.owed_entries = self.owed_bytes = 0
 
     @property
     def unanswered(self) -> int:
@@ -63,7 +72,20 @@ class Seat:
         """Returns the channel that was in use. Without an error the seat is empty, else failed."""
         channel, self.channel = self.channel, None
         self.error = self.error or error
+        if self.error is not None:
+            self.take_owed()  # Whoever replaces it gets what is not confirmed, and that alone.
         return channel
+
+    def owe(self, frames: list[Buffer], entries: int) -> None:
+        self.owed += frames
+        self.owed_entries += entries
+        self.owed_bytes += sum(map(len, frames))
+
+    def take_owed(self) -> tuple[list[Buffer], int]:
+        """The frames, and how many entries they are."""
+        taken = self.owed, self.owed_entries
+        self.owed, self.owed_entries, self.owed_bytes = [], 0, 0
+        return taken
 
     def _begin_anew(self) -> None:
         self.sent = self.answered = 0

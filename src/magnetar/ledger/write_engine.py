@@ -12,7 +12,8 @@ Nobody:    if there is no replacement, the failed bookie itself is tried again, 
 End:       fenced, wrong key, too many changes, too long without an ack: the engine fails once and for all, and every
            entry in the window with it. Whether a later recovery finds such an entry, nobody knows.
 Idle:      a bookie that goes away while nothing is in flight is nobody's problem until the next entry: thousands of
-           idle ledgers do not change their metadata because a bookie restarts.
+           idle ledgers do not change their metadata because a bookie restarts. It is connected again then, and gets
+           what the others got meanwhile, confirmed or not.
 Used by:   writer.py, and recovery.py to write back what it found.
 Read next: pending_adds.py (who has what), repair.py (replacing), ensemble_change.py (making it true)
 """
@@ -200,15 +201,26 @@ class WriteEngine(Generic[Token]):
         return frames if few or len(frames[1]) > _PAYLOAD_COPIED_MAX else [b"".join(frames)]
 
     def send(self, seat: Seat, frames: list[Buffer], entries: int) -> None:
-        """To whoever sits there; an empty or failed seat gets its share when somebody sits down."""
+        """To whoever sits there; whoever sits down on an empty or failed seat later gets its share then."""
         channel = seat.channel
-        if channel is None or not frames:
+        if not frames:
+            return
+        if channel is None:
+            self._owe(seat, frames, entries)
             return
         self._hand_over(seat, channel, frames)
         seat.sent += entries
         if seat.slow_since is None and self._is_slow(seat, channel, self._behind_max):
             seat.slow_since = self._loop.time()
             self._is_blocked = True
+
+    def _owe(self, seat: Seat, frames: list[Buffer], entries: int) -> None:
+        if seat.error is None:
+            seat.owe(frames, entries)
+            is_much = seat.owed_entries - len(self.pending) > self._behind_max or seat.owed_bytes > self._bytes_max
+            if is_much and seat.slow_since is None:
+                seat.slow_since = self._loop.time()
+                self._is_blocked = True
 
     def _hand_over(self, seat: Seat, channel: Channel, frames: list[Buffer]) -> None:  # noqa: ARG002
         channel.send_adds(frames)
@@ -269,7 +281,7 @@ class WriteEngine(Generic[Token]):
         seat = self._seat_of.pop(channel, None)
         if seat is None:
             return
-        if len(self.pending):
+        if len(self.pending) or seat.owed:
             self.fail_seat(seat, error)
         else:
             self._leave(seat, None)
@@ -303,9 +315,13 @@ class WriteEngine(Generic[Token]):
         if channel.is_lost:  # It was told before we listened.
             self.on_channel_lost(channel, BookieUnavailableError(f"the connection to {channel.bookie_id} was lost"))
             return
-        frames = self.pending.frames(seat.position, self.pending.first_entry_id, self._flushed)
-        self._resent += len(frames) // 2
-        self.send(seat, frames, len(frames) // 2)
+        frames, entries = seat.take_owed()
+        if not frames:  # Else that is all there is: the seat became empty when nothing was in flight.
+            frames = self.pending.frames(seat.position, self.pending.first_entry_id, self._flushed)
+            entries = len(frames) // 2
+        self._resent += entries
+        self.send(seat, frames, entries)
+        self._unblock()
 
     def fail_seat(self, seat: Seat, error: MagnetarError) -> None:
         if seat.error is not None or self.error is not None:
