@@ -1,6 +1,7 @@
 """Avro's binary form, many values at once: one part of the schema is read for all rows before the next part is.
 
 Why:       the schema says what comes next, the same for every row; so each step is a few numpy calls over all rows.
+Skipping:  a field that nobody wants is stepped over in the same way, and nothing is made of it.
 Subsets:   the branches of a union and the items of an array are read for the rows that have them, then put in order.
 Bounds:    no row leaves its own bytes, and an array's items are counted. Anything wrong names the row.
 Units:     values come as they are written; `fit.py` makes them the column's type.
@@ -8,8 +9,7 @@ Units:     values come as they are written; `fit.py` makes them the column's typ
 
 from __future__ import annotations
 
-import decimal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,13 +26,14 @@ from magnetar.broker.schemas.avro.schema import (
     UnionSchema,
 )
 from magnetar.spark.decoding.avro_types import stored_type
+from magnetar.spark.decoding.decimals import from_unscaled, has_room
 from magnetar.spark.decoding.primitive_values import data_of, edges, text
 from magnetar.spark.decoding.spans import Bytes, Flags, Ints, fixed, slices, varints
 from magnetar.spark.decoding.unreadable import UnreadableValueError
 
 ITEMS_MAX: Final = 100_000
 """Of one array or map; each is a step for the rows that have so many."""
-_DECIMALS: Final = decimal.Context(prec=76)
+_WIDTHS: Final = {"boolean": 1, "float": 4, "double": 8}
 
 
 def read_avro(schema: Schema, values: pa.BinaryArray, wanted: Collection[str] | None = None) -> pa.Array:
@@ -75,16 +76,15 @@ class _Reader:
     def __init__(self, buffer: pa.Buffer, data: Bytes) -> None:
         self._buffer = buffer
         self._data = data
-        self._keeps = True
 
     def read_some(self, schema: RecordSchema, cursor: _Cursor, wanted: Collection[str]) -> pa.Array:
         """These fields alone."""
         arrays: dict[str, pa.Array] = {}
         for field in schema.fields:
-            self._keeps = field.name in wanted
-            found = self.read(field.schema, cursor)
-            if self._keeps:
-                arrays[field.name] = found
+            if field.name in wanted:
+                arrays[field.name] = self.read(field.schema, cursor)
+            else:
+                self.skip(field.schema, cursor)
         return _struct(list(arrays), list(arrays.values()), len(cursor.rows))
 
     def read(self, schema: Schema, cursor: _Cursor) -> pa.Array:
@@ -105,9 +105,46 @@ class _Reader:
                 numbers = self._index(cursor, len(schema.symbols))
                 return pa.array(schema.symbols, pa.string()).take(pa.array(numbers))
             case FixedSchema():
-                return _bytes(schema, self._span(cursor, np.full(len(cursor.rows), schema.size)))
+                return _bytes(schema, self._span(cursor, np.full(len(cursor.rows), schema.size)), cursor)
             case _:
                 return self._primitive(schema, cursor)
+
+    def skip(self, schema: Schema, cursor: _Cursor) -> None:
+        """As `read`, but nothing is made: only the cursor moves."""
+        match schema:
+            case RecordSchema():
+                for field in schema.fields:
+                    self.skip(field.schema, cursor)
+            case UnionSchema():
+                for branch, _which, part in self._branches(schema, cursor):
+                    self.skip(branch, part)
+            case ArraySchema() | MapSchema():
+                self._skip_items(schema, cursor)
+            case EnumSchema():
+                self._index(cursor, len(schema.symbols))
+            case FixedSchema():
+                self._step_over(cursor, np.full(len(cursor.rows), schema.size))
+            case _:
+                self._skip_primitive(schema.kind, cursor)
+
+    def _skip_items(self, schema: ArraySchema | MapSchema, cursor: _Cursor) -> None:
+        for _which, part in self._each_item(cursor):
+            if isinstance(schema, MapSchema):
+                self._step_over(part, self._number(part))
+                self.skip(schema.values, part)
+            else:
+                self.skip(schema.items, part)
+
+    def _skip_primitive(self, kind: str, cursor: _Cursor) -> None:
+        match kind:
+            case "null":
+                pass
+            case "boolean" | "float" | "double":
+                cursor.move(cursor.at + _WIDTHS[kind])
+            case "int" | "long":
+                self._number(cursor)
+            case _:
+                self._step_over(cursor, self._number(cursor))
 
     def _primitive(self, schema: Schema, cursor: _Cursor) -> pa.Array:
         match schema.kind:
@@ -124,7 +161,7 @@ class _Reader:
             case "long":
                 return pa.array(self._number(cursor)).view(stored_type(schema))
             case "bytes":
-                return _bytes(schema, self._span(cursor, self._number(cursor)))
+                return _bytes(schema, self._span(cursor, self._number(cursor)), cursor)
             case _:
                 return text(self._span(cursor, self._number(cursor)))
 
@@ -145,36 +182,57 @@ class _Reader:
 
     def _span(self, cursor: _Cursor, length: Ints) -> pa.BinaryArray:
         start = cursor.at
+        self._step_over(cursor, length)
+        return slices(self._buffer, start, cursor.at)
+
+    def _step_over(self, cursor: _Cursor, length: Ints) -> None:
         cursor.refuse(length < 0, "it has a length below zero")
-        cursor.move(start + np.minimum(length, len(self._data) + 1))
-        return slices(self._buffer, start, cursor.at) if self._keeps else pa.nulls(len(start), pa.binary())
+        cursor.move(cursor.at + np.minimum(length, len(self._data) + 1))
 
     def _union(self, schema: UnionSchema, cursor: _Cursor) -> pa.Array:
-        numbers = self._index(cursor, len(schema.branches))
         kind = stored_type(schema)
-        order = np.zeros(len(numbers), np.int64)
-        is_null = np.zeros(len(numbers), np.bool_)
+        rows = len(cursor.rows)
+        order = np.zeros(rows, np.int64)
+        is_null = np.zeros(rows, np.bool_)
         arrays: list[pa.Array] = []
         placed = 0
-        for number in np.unique(numbers):
-            which = np.flatnonzero(numbers == number)
-            branch = schema.branches[number]
+        for branch, which, part in self._branches(schema, cursor):
             if branch.kind == "null":
                 is_null[which] = True
                 continue
-            part = cursor.subset(which)
             arrays.append(self.read(branch, part).cast(kind))
-            cursor.at[which] = part.at
             order[which] = np.arange(placed, placed + len(which))
             placed += len(which)
-        if placed == len(numbers) and len(arrays) == 1:
+        if placed == rows and len(arrays) == 1:
             return arrays[0]
         return pa.concat_arrays(arrays or [pa.nulls(0, kind)]).take(pa.array(order, mask=is_null))
+
+    def _branches(self, schema: UnionSchema, cursor: _Cursor) -> Iterator[tuple[Schema, Ints, _Cursor]]:
+        """Each branch that rows have, the rows' numbers in the cursor, and a cursor of them, which it then follows."""
+        numbers = self._index(cursor, len(schema.branches))
+        for number in np.unique(numbers):
+            which = np.flatnonzero(numbers == number)
+            part = cursor.subset(which)
+            yield schema.branches[number], which, part
+            cursor.at[which] = part.at
 
     def _items(self, item: Schema, cursor: _Cursor, *, with_names: bool) -> tuple[Ints, list[pa.Array]]:
         """The rows' numbers in the cursor, once for each item, and the items: names first, if there are."""
         owners: list[Ints] = [np.zeros(0, np.int64)]
         items: list[list[pa.Array]] = [[pa.array([], pa.string())], [pa.nulls(0, stored_type(item))]]
+        for which, part in self._each_item(cursor):
+            if with_names:
+                items[0].append(text(self._span(part, self._number(part))))
+            items[1].append(self.read(item, part))
+            owners.append(which)
+        owner = np.concatenate(owners)
+        order = pa.array(np.argsort(owner, kind="stable"))
+        wanted = items if with_names else items[1:]
+        return owner, [pa.concat_arrays(each).take(order) for each in wanted]
+
+    def _each_item(self, cursor: _Cursor) -> Iterator[tuple[Ints, _Cursor]]:
+        """The first items of all rows, then the second ones: the rows that have one, and a cursor of them before it,
+        which the whole one then follows."""
         waiting = np.arange(len(cursor.rows))
         steps = 0
         while len(waiting):
@@ -187,15 +245,8 @@ class _Reader:
                 which = waiting[counts > step]
                 part = cursor.subset(which)
                 part.refuse(np.full(len(which), steps > ITEMS_MAX), f"it has more than {ITEMS_MAX:,} items")
-                if with_names:
-                    items[0].append(text(self._span(part, self._number(part))))
-                items[1].append(self.read(item, part))
+                yield which, part
                 cursor.at[which] = part.at
-                owners.append(which)
-        owner = np.concatenate(owners)
-        order = pa.array(np.argsort(owner, kind="stable"))
-        wanted = items if with_names else items[1:]
-        return owner, [pa.concat_arrays(each).take(order) for each in wanted]
 
     def _block_counts(self, cursor: _Cursor) -> Ints:
         counts = self._number(cursor)
@@ -217,17 +268,15 @@ def _struct(names: list[str], arrays: list[pa.Array], rows: int) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, names=names) if arrays else pa.array([{}] * rows, pa.struct([]))
 
 
-def _bytes(schema: Schema, found: pa.BinaryArray) -> pa.Array:
+def _bytes(schema: Schema, found: pa.BinaryArray, cursor: _Cursor) -> pa.Array:
     kind = stored_type(schema)
-    return _decimals(found, kind) if pa.types.is_decimal(kind) else found
+    return _decimals(found, kind, cursor) if pa.types.is_decimal(kind) else found
 
 
-def _decimals(found: pa.BinaryArray, kind: Any) -> pa.Array:
-    """A decimal is its unscaled number, big-endian."""
-    numbers = [
-        decimal.Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-kind.scale, _DECIMALS)
-        for each in found.to_pylist()
-    ]
+def _decimals(found: pa.BinaryArray, kind: pa.DataType, cursor: _Cursor) -> pa.Array:
+    numbers = [from_unscaled(each, kind) for each in found.to_pylist()]
+    too_long = np.array([not has_room(kind, each) for each in numbers], np.bool_)
+    cursor.refuse(too_long, f"it has a decimal of more than {kind.precision} digits")
     return pa.array(numbers, kind)
 
 

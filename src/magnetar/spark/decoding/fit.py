@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from magnetar.broker.schemas.avro.schema import ArraySchema, MapSchema, RecordSchema, Schema, UnionSchema
+from magnetar.broker.schemas.avro.schema import ArraySchema, Field, MapSchema, RecordSchema, Schema, UnionSchema
 from magnetar.errors import IncompatibleSchemaError
+from magnetar.spark.decoding.defaults import default_of
 
 _WIDER: Final = {
     pa.int32(): (pa.int64(), pa.float32(), pa.float64()),
@@ -75,24 +76,18 @@ def _fitted_struct(array: pa.Array, wanted: pa.DataType, reader: RecordSchema | 
         if index >= 0:
             arrays.append(fitted(array.field(index), field.type, known.schema if known else None))
         else:
-            default = known.default if known is not None and known.has_default else None
-            arrays.append(_constant(default, field.type, len(array)))
+            arrays.append(_constant(known, field.type, len(array)))
     if not arrays:
         return array
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)
 
 
-def _constant(default: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """A default as JSON has it; one that is no value of the type is none."""
-    if default is None or not isinstance(default, (bool, int, float, str)):
+def _constant(field: Field | None, kind: pa.DataType, count: int) -> pa.Array:
+    """The field's default, which is fitted as any other value of its schema is."""
+    if field is None:
         return pa.nulls(count, kind)
-    if pa.types.is_binary(kind):
-        default = str(default).encode("latin-1", "replace")
-    try:
-        return pa.repeat(pa.scalar(default, kind), count)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.nulls(count, kind)
+    return pa.repeat(fitted(default_of(field), kind, field.schema)[0], count)
 
 
 def _of_kind(schema: Schema | None, kind: type[Any]) -> Any:

@@ -5,6 +5,8 @@ Fast:      values that all begin with a brace are joined to lines and read at on
 Slow:      bytes, maps and decimals, which Arrow reads from other forms, and whatever the fast way refuses: that gives
            either the value or an error with its row.
 Bytes:     Java's clients write base64, Python's write text: what is not base64 is taken as text.
+Decimals:  are read from their text, never through a float, which has 16 digits.
+Floats:    what is no number in JSON is a string, as the sink and Java's clients write it: "NaN", "Infinity".
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from magnetar.spark.decoding.decimals import rounded
 from magnetar.spark.decoding.primitive_values import data_of, edges
 from magnetar.spark.decoding.unreadable import UnreadableValueError
 
 _BRACE: Final = ord("{")
 _LINE_BREAKS: Final = (ord("\n"), ord("\r"))
 _NOT_FAST: Final = (pa.types.is_binary, pa.types.is_map, pa.types.is_decimal)
+_EXACT: Final = json.JSONDecoder(parse_float=decimal.Decimal)
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+_MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError)
+"""What Arrow raises for values that are not of the type; the last one for half of a surrogate pair."""
 
 
 def read_json(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
@@ -101,24 +108,44 @@ def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
 
 def _read_slowly(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     found: list[Any] = []
+    parse = _parse_exactly if _has_decimals(kind) else json.loads
     for row, value in enumerate(values.to_pylist()):
         try:
-            found.append(None if value is None else _taken(json.loads(value), kind, ""))
+            found.append(None if value is None else _taken(parse(value), kind, ""))
         except (ValueError, RecursionError, ArithmeticError) as error:
-            raise UnreadableValueError(row, f"it is not JSON of the topic's schema: {error}") from None
+            raise _unreadable(row, error) from None
     try:
         return pa.array(found, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+    except _MISFITS:
         return _find_culprit(found, kind)
+
+
+def _parse_exactly(value: bytes) -> Any:
+    """As `json.loads`, with decimals for floats: it would make a decoder for every value, which takes as long again."""
+    return _EXACT.decode(value.decode(json.detect_encoding(value), "surrogatepass"))
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_decimals(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _has_decimals(kind.value_type)
+    return _has_decimals(kind.item_type) if pa.types.is_map(kind) else bool(pa.types.is_decimal(kind))
 
 
 def _find_culprit(found: list[Any], kind: pa.DataType) -> pa.Array:
     for row, value in enumerate(found):
         try:
             pa.array([value], kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise UnreadableValueError(row, f"it is not JSON of the topic's schema: {error}") from None
+        except _MISFITS as error:
+            raise _unreadable(row, error) from None
     raise AssertionError("values that fit one by one fit together")
+
+
+def _unreadable(row: int, error: Exception) -> UnreadableValueError:
+    what = str(error) if not isinstance(error, decimal.DecimalException) else "it has a number beyond all bounds"
+    printable = what.encode("utf-8", "backslashreplace").decode()  # It may have parts of the value in it.
+    return UnreadableValueError(row, f"it is not JSON of the topic's schema: {printable}")
 
 
 def _taken(value: Any, kind: pa.DataType, where: str) -> Any:
@@ -139,19 +166,30 @@ def _taken(value: Any, kind: pa.DataType, where: str) -> Any:
 
 def _leaf(value: Any, kind: pa.DataType, where: str) -> Any:
     if pa.types.is_string(kind):
-        return value if isinstance(value, str) else json.dumps(value)  # Python's client writes an enum's own values.
+        return value if isinstance(value, str) else _text(value)  # Python's client writes an enum's own values.
     if pa.types.is_binary(kind):
         return _bytes(value, kind, where)
     if pa.types.is_boolean(kind):
         _require(value, bool, kind, where)
         return value
     if pa.types.is_decimal(kind):
-        return decimal.Decimal(str(value)).quantize(decimal.Decimal(1).scaleb(-kind.scale))
+        return _decimal(value, kind, where)
     if pa.types.is_floating(kind):
-        _require(value, (int, float), kind, where)
+        if value not in _NO_NUMBERS:
+            _require(value, (int, float, decimal.Decimal), kind, where)
         return float(value)
     _require(value, int, kind, where)
     return value
+
+
+def _decimal(value: Any, kind: pa.DataType, where: str) -> decimal.Decimal:
+    try:
+        number = rounded(decimal.Decimal(str(value)), kind)
+    except decimal.InvalidOperation:
+        raise _misfit(value, kind, where) from None
+    if not number.is_finite():
+        raise _misfit(value, kind, where)
+    return number
 
 
 def _bytes(value: Any, kind: pa.DataType, where: str) -> bytes:
@@ -165,4 +203,12 @@ def _bytes(value: Any, kind: pa.DataType, where: str) -> bytes:
 def _require(value: Any, types: type | tuple[type, ...], kind: pa.DataType, where: str) -> None:
     is_right = isinstance(value, types) and (isinstance(value, bool) <= (types is bool))
     if not is_right:
-        raise ValueError(f"{where.lstrip('.') or 'value'} is {json.dumps(value)[:100]}, which is no {kind}")
+        raise _misfit(value, kind, where)
+
+
+def _misfit(value: Any, kind: pa.DataType, where: str) -> ValueError:
+    return ValueError(f"{where.lstrip('.') or 'value'} is {_text(value)[:100]}, which is no {kind}")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=float)  # Where there are decimals, every number with a point was read as one.

@@ -91,6 +91,81 @@ def test_only_the_fields_that_are_wanted_come_out() -> None:
     assert read(avro(definition), values, columns) == [{"d": -n, "b": n} for n in range(5)]
 
 
+_PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+_FIXED_PRICE = {"type": "fixed", "name": "P", "size": 5, "logicalType": "decimal", "precision": 10, "scale": 2}
+_TAGS = {"type": "map", "values": "long"}
+_FIVE = Decimal("5.00")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (["null", "int"], None),
+        ("boolean", True),
+        ("float", 0.5),
+        ("double", 0.5),
+        ("int", 300),
+        ("string", "text"),
+        (_ENUM, "BLUE"),
+        (_FIXED, b"four"),
+        (_PRICE, _FIVE),
+        (_FIXED_PRICE, _FIVE),
+        (["null", _PRICE], _FIVE),
+        (["null", _PRICE], None),
+        ({"type": "array", "items": _PRICE}, [_FIVE, _FIVE]),
+        ({"type": "map", "values": _FIXED_PRICE}, {"a": _FIVE, "b": _FIVE}),
+        (record(("p", _PRICE), ("t", ["null", _TAGS]), name="In"), {"p": _FIVE, "t": {"x": 1}}),
+        (_TAGS, {"a": 7, "b": 8}),
+        (_TAGS, {}),
+        ([_TAGS, "null"], {"a": 7}),
+        ({"type": "array", "items": {"type": "map", "values": _TAGS}}, [{"a": {"b": 1}}, {}]),
+    ],
+    ids=str,
+)
+def test_a_field_that_nobody_wants_is_stepped_over_whatever_it_is(kind: Any, value: Any) -> None:
+    definition = record(("id", "long"), ("between", kind), ("last", "string"))
+    wanted = topic_columns(avro(record(("id", "long"), ("last", "string"))), include_headers=False)
+    columns = topic_columns(avro(definition), include_headers=False).select(wanted.arrow)
+    values = [avro_bytes(definition, {"id": n, "between": value, "last": "x" * n}) for n in range(3)]
+    assert read(avro(definition), [*values, None], columns) == [
+        *[{"id": n, "last": "x" * n} for n in range(3)],
+        {"id": None, "last": None},
+    ]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(_RECORDS, min_size=1, max_size=4),
+    st.sets(st.sampled_from([each["name"] for each in EVERYTHING["fields"]])),
+)
+def test_any_choice_of_fields_is_read_as_among_all(records: list[dict[str, Any]], names: set[str]) -> None:
+    values = [avro_bytes(EVERYTHING, each) for each in records]
+    everything = topic_columns(avro(EVERYTHING), include_headers=False)
+    columns = everything.select(pa.schema([everything.arrow.field(name) for name in [*sorted(names), "__topic"]]))
+    expected = [{name: row[name] for name in sorted(names)} for row in read(avro(EVERYTHING), values)]
+    assert read(avro(EVERYTHING), values, columns) == expected
+
+
+@pytest.mark.parametrize("broken", [b"", b"\x02", b"\x02\x02\x02a", b"\x02\x02\x03a\x02\x00", b"\x02\x02\x14a\x02\x00"])
+def test_a_broken_value_of_a_field_that_nobody_wants_names_its_message(broken: bytes) -> None:
+    definition = record(("id", "long"), ("tags", _TAGS))
+    everything = topic_columns(avro(definition), include_headers=False)
+    columns = everything.select(pa.schema([everything.arrow.field("id")]))
+    good = avro_bytes(definition, {"id": 1, "tags": {"a": 1}})
+    with pytest.raises(MalformedEntryError, match="message 7:100:2:1 is not of the topic's schema"):
+        read(avro(definition), [good, broken], columns)
+
+
+@pytest.mark.parametrize("kind", [_PRICE, ["null", _PRICE]])
+def test_a_decimal_of_more_digits_than_its_schema_says_names_its_message(kind: Any) -> None:
+    definition = record(("a", kind))
+    prefix = b"\x02" if isinstance(kind, list) else b""
+    most, beyond = (10**10 - 1).to_bytes(5, "big"), (10**10).to_bytes(5, "big")
+    assert read(avro(definition), [prefix + b"\x0a" + most]) == [{"a": Decimal("99999999.99")}]
+    with pytest.raises(MalformedEntryError, match=r"message 7:100:2:1 .*: it has a decimal of more than 10 digits"):
+        read(avro(definition), [prefix + b"\x0a" + most, prefix + b"\x0a" + beyond])
+
+
 def test_logical_types_are_the_types_of_spark() -> None:
     definition = record(
         ("day", {"type": "int", "logicalType": "date"}),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from magnetar.errors import MalformedEntryError
+from magnetar.spark.encoding.json_values import json_values
+from magnetar.spark.encoding.layout import plan_layout
+from magnetar.spark.encoding.record_schema import record_definition
 from tests.unit.spark.decoding.typed import of_json, read, record
 
 _INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": ["null", "double"]}]}
@@ -32,6 +37,10 @@ ROW = {
     "names": ["a", ""],
     "inner": {"x": 1.5},
 }
+
+
+def _decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
 
 
 def _texts(rows: list[dict[str, Any]], **how: Any) -> list[bytes]:
@@ -103,3 +112,97 @@ def test_times_are_numbers_in_the_unit_of_the_schema() -> None:
     )
     (row,) = read(of_json(definition), _texts([{"ms": 1_700_000_000_123, "day": 1}]))
     assert row == {"ms": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC), "day": date(1970, 1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "number"),
+    [
+        (20, 2, "12345678901234567.89"),
+        (18, 1, "99999999999999999.9"),
+        (38, 19, "0.1234567890123456789"),
+        (38, 18, "12345678901.500000000000000000"),
+        (38, 0, "-12345678901234567890123456789012345678"),
+        (38, 38, "0.00000000000000000000000000000000000001"),
+    ],
+)
+def test_a_decimal_keeps_every_digit_wherever_it_stands(precision: int, scale: int, number: str) -> None:
+    kind = _decimal(precision, scale)
+    definition = record(
+        ("a", ["null", kind]),
+        ("list", {"type": "array", "items": kind}),
+        ("map", {"type": "map", "values": kind}),
+        ("in", record(("x", kind), name="I")),
+    )
+    texts = [f'{{"a": {n}, "list": [{n}], "map": {{"k": {n}}}, "in": {{"x": {n}}}}}' for n in (number, f'"{number}"')]
+    exact = Decimal(number)
+    assert read(of_json(definition), [text.encode() for text in texts]) == [
+        {"a": exact, "list": [exact], "map": {"k": exact}, "in": {"x": exact}}
+    ] * len(texts)
+
+
+def test_a_decimal_with_more_fractional_digits_than_the_column_is_rounded_half_to_even() -> None:
+    definition = record(("a", _decimal(20, 2)))
+    texts = [b'{"a": 12345678901234567.885}', b'{"a": 0.125}', b'{"a": "0.135"}', b'{"a": 1e-999999999}', b'{"a": 1E3}']
+    assert [row["a"] for row in read(of_json(definition), texts)] == [
+        Decimal("12345678901234567.88"),
+        Decimal("0.12"),
+        Decimal("0.14"),
+        Decimal("0.00"),
+        Decimal("1000.00"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "number", ["1000", "999.995", "1e999999999", "1e99999999999999999999", "NaN", '"NaN"', '"Infinity"', '"x"', "true"]
+)
+def test_a_decimal_that_does_not_fit_its_digits_names_its_message(number: str) -> None:
+    definition = record(("a", _decimal(5, 2)))
+    with pytest.raises(MalformedEntryError, match=r"message 7:100:2:1 is not of the topic's schema: (?!.*<class)"):
+        read(of_json(definition), [b'{"a": 999.99}', f'{{"a": {number}}}'.encode()])
+
+
+def test_other_fields_beside_a_decimal_are_read_as_they_are_without_one() -> None:
+    definition = record(("a", _decimal(5, 2)), ("full", "double"), ("text", "string"), ("large", "long"))
+    value = b'{"a": 1.25, "full": 0.1, "text": {"x": [0.1]}, "large": 9007199254740993, "more": 0.5}'
+    assert read(of_json(definition), [value]) == [
+        {"a": Decimal("1.25"), "full": 0.1, "text": '{"x": [0.1]}', "large": 9007199254740993}
+    ]
+    with pytest.raises(MalformedEntryError, match=r"large is 1\.5, which is no int64"):
+        read(of_json(definition), [b'{"a": 1.25, "large": 1.5}'])
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(20, 2), pa.decimal128(38, 18), pa.float64(), pa.float32()], ids=str)
+def test_what_the_sink_writes_is_read_as_it_was(kind: pa.DataType) -> None:
+    numbers: list[Any] = [Decimal("12345678901234567.89"), Decimal("-0.01")]
+    if pa.types.is_floating(kind):
+        numbers = [1.5, math.inf, -math.inf]
+    rows = pa.record_batch({"a": pa.array([*numbers, None], kind)})
+    layout = plan_layout(rows.schema, is_typed=True)
+    schema = of_json(json.loads(record_definition(layout.fields)))
+    assert read(schema, json_values(rows, layout).to_pylist()) == rows.to_pylist()
+
+
+def test_floats_that_are_no_numbers_in_json_are_strings() -> None:
+    definition = record(("a", "float"), ("b", {"type": "map", "values": "double"}))
+    nan, infinite = read(
+        of_json(definition), [b'{"a": "NaN", "b": {"x": "NaN"}}', b'{"a": "Infinity", "b": {"x": "-Infinity"}}']
+    )
+    assert math.isnan(nan["a"])
+    assert math.isnan(nan["b"]["x"])
+    assert infinite == {"a": math.inf, "b": {"x": -math.inf}}
+    with pytest.raises(MalformedEntryError, match=r'message 7:100:2:0 .*: a is "1\.5", which is no float'):
+        read(of_json(definition), [b'{"a": "1.5"}'])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b'{"text": "\\ud83d"}', b'{"names": ["\\ude42\\ud83d"]}', b'{"tags": {"\\ud83d": 1}}',
+     b'{"tags": {"\\ud83d": "no number"}}'],
+)  # fmt: skip
+def test_half_of_a_surrogate_pair_names_its_message(broken: bytes) -> None:
+    definition = record(
+        ("text", "string"), ("names", {"type": "array", "items": "string"}), ("tags", {"type": "map", "values": "long"})
+    )
+    with pytest.raises(MalformedEntryError, match=r"message 7:100:2:1 is not of the topic's schema") as raised:
+        read(of_json(definition), [b'{"text": "\\ud83d\\ude42"}', broken])
+    assert str(raised.value).encode()  # Whoever prints it must be able to.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -51,6 +53,123 @@ def test_old_avro_messages_get_wider_numbers_nulls_and_defaults() -> None:
         {"a": 0, "b": None, "c": 9},
     ]
     assert sorted(registry.asked) == [0, 1]
+
+
+_DAY_MS = 86_400_000
+_SECOND_DAY = datetime(1970, 1, 2, tzinfo=UTC)
+_PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+_FIXED_PRICE = {"type": "fixed", "name": "P", "size": 3, "logicalType": "decimal", "precision": 6, "scale": 1}
+_MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
+_ENUM = {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"]}
+_FIXED = {"type": "fixed", "name": "Two", "size": 2}
+_INNER = record(("x", "int"), ("at", _MOMENT), ("p", ["null", _PRICE]), name="I")
+_INNER["fields"][2]["default"] = None
+
+
+def _with_default(kind: Any, default: Any) -> dict[str, Any]:
+    definition = record(("a", "int"), ("new", kind))
+    definition["fields"][1]["default"] = default
+    return definition
+
+
+@pytest.mark.parametrize("kind_of_schema", [avro, of_json])
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        ("boolean", False, False),
+        ("int", 5, 5),
+        ("long", -(2**63), -(2**63)),
+        ("float", 1, 1.0),
+        ("double", 2**60 + 1, float(2**60 + 1)),
+        ("string", "ü", "ü"),
+        ("bytes", "\u00ff\u0000", b"\xff\x00"),
+        (_FIXED, "\u00ff\u0000", b"\xff\x00"),
+        (_ENUM, "GREEN", "GREEN"),
+        ({"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
+        ({"type": "int", "logicalType": "time-millis"}, 7, 7),
+        ({"type": "long", "logicalType": "time-micros"}, 7, 7),
+        ({"type": "string", "logicalType": "uuid"}, "c0ffee", "c0ffee"),
+        (_MOMENT, _DAY_MS, _SECOND_DAY),
+        (["null", _MOMENT], _DAY_MS, _SECOND_DAY),
+        ({"type": "long", "logicalType": "timestamp-micros"}, _DAY_MS * 1000, _SECOND_DAY),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, _DAY_MS, _SECOND_DAY.replace(tzinfo=None)),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, _DAY_MS * 1000, _SECOND_DAY.replace(tzinfo=None)),
+        (_PRICE, "\u0001\u00f4", Decimal("5.00")),
+        (_PRICE, "\u00ff", Decimal("-0.01")),
+        (["null", _PRICE], "\u0001\u00f4", Decimal("5.00")),
+        (_FIXED_PRICE, "\u0000\u0001\u00f4", Decimal("50.0")),
+        (["int", "long"], 2**40, 2**40),
+        (["null", "string"], None, None),
+        ({"type": "array", "items": "string"}, [], []),
+        ({"type": "array", "items": "string"}, ["a", "b"], ["a", "b"]),
+        ({"type": "array", "items": ["null", _MOMENT]}, [None, _DAY_MS], [None, _SECOND_DAY]),
+        ({"type": "map", "values": "long"}, {}, {}),
+        (["null", {"type": "map", "values": _MOMENT}], {"a": _DAY_MS}, {"a": _SECOND_DAY}),
+        (["null", {"type": "map", "values": _MOMENT}], None, None),
+        (["null", {"type": "array", "items": _MOMENT}], None, None),
+        (["null", _INNER], None, None),
+        ({"type": "map", "values": _PRICE}, {"a": "\u0001\u00f4"}, {"a": Decimal("5.00")}),
+        (_INNER, {"x": 3, "at": _DAY_MS}, {"x": 3, "at": _SECOND_DAY, "p": None}),
+        (
+            ["null", {"type": "array", "items": _INNER}],
+            [{"x": 3, "at": _DAY_MS, "p": "\u0001\u00f4"}],
+            [{"x": 3, "at": _SECOND_DAY, "p": Decimal("5.00")}],
+        ),
+    ],
+    ids=str,
+)
+def test_a_field_that_old_messages_lack_has_the_default_of_its_type(
+    kind_of_schema: Any, kind: Any, default: Any, expected: Any
+) -> None:
+    old, new = record(("a", "int")), _with_default(kind, default)
+    value = avro_bytes(old, {"a": 1}) if kind_of_schema is avro else b'{"a": 1}'
+    rows = _read(kind_of_schema(new), [of_version(0, [value, None, value])], Registry(kind_of_schema(old)))
+    assert rows == [{"a": 1, "new": expected}, {"a": None, "new": None}, {"a": 1, "new": expected}]
+
+
+def test_a_field_that_old_records_inside_others_lack_has_its_default_too() -> None:
+    old = record(("in", {"type": "array", "items": record(("x", "int"), name="I")}))
+    new = record(("in", {"type": "array", "items": {**_with_default(_MOMENT, _DAY_MS), "name": "I"}}))
+    value = avro_bytes(old, {"in": [{"x": 1}, {"x": 2}]})
+    rows = _read(avro(new), [of_version(0, [value])], Registry(avro(old)))
+    assert rows == [{"in": [{"a": None, "new": _SECOND_DAY}] * 2}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("int", "5"),
+        ("int", 1.5),
+        ("int", 2**40),
+        ("long", 2**70),
+        ("double", 10**400),
+        ("boolean", 1),
+        ("string", 5),
+        ("string", "\ud83d"),
+        ("string", None),
+        (_ENUM, "BLUE"),
+        (_FIXED, "abc"),
+        (_PRICE, "\u007f\u00ff\u00ff\u00ff\u00ff\u00ff"),
+        (_PRICE, 5),
+        (_MOMENT, "1970-01-02"),
+        ({"type": "array", "items": "int"}, ["a"]),
+        ({"type": "map", "values": "int"}, []),
+        (_INNER, {"x": 3}),
+    ],
+    ids=ascii,
+)
+def test_a_default_that_is_no_value_of_its_type_is_none(kind: Any, default: Any) -> None:
+    old = record(("a", "int"))
+    entry = of_version(0, [avro_bytes(old, {"a": 1})])
+    rows = _read(avro(_with_default(kind, default)), [entry], Registry(avro(old)))
+    assert rows == [{"a": 1, "new": None}]
+
+
+def test_a_decimal_or_map_that_a_newer_schema_dropped_is_stepped_over() -> None:
+    old = record(("gone", _PRICE), ("a", "int"), ("gone_too", ["null", {"type": "map", "values": _FIXED_PRICE}]))
+    value = avro_bytes(old, {"gone": Decimal("5.00"), "a": 1, "gone_too": {"k": Decimal("1.5")}})
+    rows = _read(avro(record(("a", "int"))), [of_version(0, [value, value])], Registry(avro(old)))
+    assert rows == [{"a": 1}, {"a": 1}]
 
 
 def test_old_json_messages_lack_what_they_do_not_have() -> None:
