@@ -19,7 +19,7 @@ import typer
 
 from magnetar.bookie.read_only import read_operator_status, write_operator_status
 from magnetar.cli.options import AsJson, ConfigFile, Force, Settings, confirm
-from magnetar.cli.output import print_json, print_table
+from magnetar.cli.output import note, print_json, print_table
 from magnetar.cli.stopped_bookie import (
     Dir,
     Progress,
@@ -198,11 +198,12 @@ def _remove(path: Path) -> None:
 def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | None) -> None:
     problems = bookie.problems
     problems.extend(LogDamagedError(reason) for reason in report.unreadable_logs.values())
-    for damage in report.damage:
-        if not damage.is_tail:
-            problems.append(
-                LogDamagedError(f"{log_path(damage.log_id)}: no blocks from {damage.offset} to {damage.end}")
-            )
+    for damage in report.torn_ends:
+        note(
+            f"{_where(damage)}: what a crash left of a flush; the old index has nothing there, so the journal has what "
+            "counts of it, and no ledger is put in limbo for it"
+        )
+    problems.extend(LogDamagedError(f"{_where(damage)}: {_meaning(damage, report)}") for damage in report.damage)
     if report.may_miss_entries:
         problems.append(
             LogDamagedError(
@@ -219,6 +220,21 @@ def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | No
                 "they were: magnetar bookie limbo --metadata URL, with the same directories"
             )
         )
+
+
+def _where(damage: Damage) -> str:
+    return f"{log_path(damage.log_id)}: no valid block from offset {damage.offset} to {damage.end}"
+
+
+def _meaning(damage: Damage, report: RebuildReport) -> str:
+    if not damage.is_tail:
+        return "entries that stood there are lost on this bookie"
+    if report.locations_lost:
+        return (
+            "the end of a log that was never finished. A crash may have left it so, or entries that stood there are "
+            "lost: only the old index could tell, and it cannot be read or is behind"
+        )
+    return "this is no flush that a crash cut off: the old index has entries there, and they are lost on this bookie"
 
 
 # --- readonly ---------------------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ class Damage:
     offset: int
     end: int
     is_tail: bool
-    """Up to the end of a log that was never finished: what a crash leaves of a flush."""
+    """Up to the end of a log that was never finished: what a crash leaves of a flush, or damage that looks like it.
+    Which of them, only the index can tell: it refers to nothing in a torn flush."""
 
 
 class EntryLogReader:

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.system import SystemRuntime
+from magnetar.storage.entry_log_format import FOOTER_BYTES, decode_footer
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import AddEntry, ReadEntry, ReadResponse
 from magnetar.wire.bookkeeper.packet import LAST_ENTRY
@@ -129,6 +131,15 @@ def closed(made: Path, tmp_path: Path) -> Stopped:
 @pytest.fixture
 def killed(made: Path, tmp_path: Path) -> Stopped:
     return Stopped(Path(shutil.copytree(made / "killed", tmp_path / "killed")))
+
+
+@pytest.fixture
+def unfinished(closed: Stopped) -> Stopped:
+    """All is flushed and indexed, and the log ends behind its last entry: as a kill leaves it for ever."""
+    content = closed.log.read_bytes()
+    end = decode_footer(content[-FOOTER_BYTES:], 0)
+    closed.log.write_bytes(content[:end])
+    return closed
 
 
 @pytest.fixture
@@ -365,6 +376,38 @@ def test_a_damaged_log_puts_all_rebuilt_ledgers_in_limbo(closed: Stopped) -> Non
     done = closed.run("index", "rebuild", "--force")
     assert (done.returncode, "in limbo" in done.stderr) == (1, True)
     assert all(limbo for _, _, _, limbo in closed.ledgers().values())
+
+
+def test_bit_rot_at_the_end_of_an_unfinished_log_puts_all_rebuilt_ledgers_in_limbo(unfinished: Stopped) -> None:
+    flip(unfinished.log, unfinished.log.stat().st_size - 5)
+    done = unfinished.run("index", "rebuild", "--force")
+    assert done.returncode == 1
+    assert re.search(
+        r"logs/00000000.log: no valid block from offset \d+ to \d+: .* the old index has entries", done.stderr
+    )
+    assert "all ledgers are in limbo now" in done.stderr
+    assert all(fenced and limbo for _, _, fenced, limbo in unfinished.ledgers().values())
+
+
+def test_without_the_old_index_a_rebuild_says_that_a_torn_end_may_be_lost_entries(unfinished: Stopped) -> None:
+    flip(unfinished.log, unfinished.log.stat().st_size - 5)
+    shutil.rmtree(unfinished.index)
+    done = unfinished.run("index", "rebuild", "--force")
+    assert done.returncode == 1
+    assert "A crash may have left it so, or entries that stood there are lost" in done.stderr
+    assert "entries may be missing: all ledgers are in limbo now" in done.stderr
+    assert {ledger_id: row[2:] for ledger_id, row in unfinished.ledgers().items()} == {1: (True, True), 2: (True, True)}
+
+
+def test_a_torn_flush_is_noted_by_a_rebuild_and_puts_no_ledger_in_limbo(unfinished: Stopped) -> None:
+    before = unfinished.ledgers()
+    end = unfinished.log.stat().st_size
+    with unfinished.log.open("ab") as log:
+        log.write(b"torn" * 100)
+    done = unfinished.run("index", "rebuild", "--force")
+    assert done.returncode == 0, done.stderr
+    assert f"note: logs/00000000.log: no valid block from offset {end} to {end + 400}: what a crash left" in done.stderr
+    assert unfinished.ledgers() == before
 
 
 def test_a_rebuild_that_nobody_confirms_is_refused(closed: Stopped) -> None:

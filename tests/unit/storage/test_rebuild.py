@@ -137,8 +137,148 @@ async def test_torn_end_that_a_crash_left_is_no_damage() -> None:
     size = len(device.cached("logs/00000000.log"))
     device.flip_bit("logs/00000000.log", size - 5)
     new, report, _ = await rebuilt(world, old=world.image)
-    assert [damage.is_tail for damage in report.damage] == [True]
+    assert [damage.log_id for damage in report.torn_ends] == [0]
     assert not report.may_miss_entries
     found = await new.find(7, 4)
     assert found is not None
     world.machine.release_dead()
+
+
+# --- the end of a log without a footer: torn, or rotten ---------------------------------------------------------------
+
+OLD_LOG = "logs/00000000.log"
+
+
+async def world_after_a_crash(*ledgers: int) -> World:
+    """All entries are flushed and indexed; their log has no footer, and another life has passed since."""
+    world = World(config=small_config(log_bytes_max=1 << 20))
+    storage = await world.open()
+    world.submitted.value = 1
+    for ledger_id in ledgers:
+        add(storage, [entry_bytes(ledger_id, entry, 200) for entry in range(20)])
+    await storage.set_master_key(7, KEY)
+    await storage.flush()
+    world.crash()
+    storage = await world.open(mark=1)
+    world.submitted.value = 2
+    add(storage, [entry_bytes(30, entry, 200) for entry in range(5)])
+    await storage.set_master_key(30, KEY)
+    await storage.flush()
+    await storage.aclose()
+    world.machine.release_dead()
+    return world
+
+
+def rot_last_block(world: World) -> None:
+    device = world.devices[0]
+    device.flip_bit(OLD_LOG, len(device.cached(OLD_LOG)) - 5)
+
+
+async def cut_log(world: World, size: int) -> None:
+    disk = world.runtime.disk(world.roots[0], name="knife")
+    file = await disk.open(OLD_LOG)
+    await file.truncate(size)
+    await file.aclose()
+    await disk.aclose()
+
+
+async def append_to_log(world: World, data: bytes) -> None:
+    disk = world.runtime.disk(world.roots[0], name="pen")
+    file = await disk.open(OLD_LOG)
+    await file.append([data])
+    await file.aclose()
+    await disk.aclose()
+
+
+async def read_all_flags(index: LocationIndex) -> dict[int, tuple[bool, bool]]:
+    return {ledger_id: (flags.fenced, flags.limbo) for ledger_id, flags in await index.all_flags()}
+
+
+async def test_bit_rot_in_the_last_block_of_an_unfinished_log_is_damage_if_the_old_index_refers_to_it() -> None:
+    world = await world_after_a_crash(7)
+    rot_last_block(world)
+    new, report, world.image = await rebuilt(world, old=world.image)
+    assert (report.flags_lost, report.locations_lost) == (False, False)
+    assert [(damage.log_id, damage.is_tail) for damage in report.damage] == [(0, True)]
+    assert report.torn_ends == []
+    assert report.may_miss_entries
+    assert await read_all_flags(new) == {7: (True, True), 30: (True, True)}
+
+
+async def test_bit_rot_in_the_last_block_of_an_unfinished_log_is_damage_if_there_is_no_old_index() -> None:
+    world = await world_after_a_crash(7)
+    rot_last_block(world)
+    new, report, _ = await rebuilt(world, old=None)
+    assert report.locations_lost
+    assert report.may_miss_entries
+    assert await read_all_flags(new) == {7: (True, True), 30: (True, True)}
+
+
+async def test_bit_rot_in_the_last_block_of_an_unfinished_log_is_damage_if_only_the_old_flags_can_be_read() -> None:
+    world = await world_after_a_crash(7)
+    rot_last_block(world)
+    first = min(key for key in world.image.keys if key.startswith(b"E"))
+    world.image.flip_bit(first, 9)
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert (report.flags_lost, report.locations_lost) == (False, True)
+    assert report.may_miss_entries
+    assert await read_all_flags(new) == {7: (True, True), 30: (True, True)}
+
+
+async def test_limbo_stays_when_the_index_is_rebuilt_once_more() -> None:
+    world = await world_after_a_crash(7)
+    rot_last_block(world)
+    _, _, world.image = await rebuilt(world, old=world.image)
+    new, _, _ = await rebuilt(world, old=world.image)
+    assert await read_all_flags(new) == {7: (True, True), 30: (True, True)}
+
+
+async def test_ledger_that_stood_only_in_the_rotten_block_and_has_no_flags_is_in_limbo_too() -> None:
+    world = await world_after_a_crash(7, 8)
+    extents = await world.index().extents(8)
+    await cut_log(world, extents[0].place.offset + 10)
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert await new.extents(8) == []
+    assert report.may_miss_entries
+    assert (await read_all_flags(new))[8] == (True, True)
+
+
+async def test_log_that_was_cut_off_between_two_blocks_is_damage_if_the_old_index_refers_to_what_is_gone() -> None:
+    world = await world_after_a_crash(7)
+    last = (await world.index().extents(7))[-1].place
+    await cut_log(world, last.offset)
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert [(damage.offset, damage.end) for damage in report.damage] == [(last.offset, last.offset + last.size)]
+    assert (await read_all_flags(new))[7] == (True, True)
+
+
+async def test_torn_flush_behind_what_the_old_index_has_puts_nothing_in_limbo() -> None:
+    world = await world_after_a_crash(7)
+    end = len(world.devices[0].cached(OLD_LOG))
+    await append_to_log(world, b"half of a block that no index refers to")
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert [(damage.log_id, damage.offset) for damage in report.torn_ends] == [(0, end)]
+    assert (report.damage, report.may_miss_entries) == ([], False)
+    assert await read_all_flags(new) == {7: (False, False), 30: (False, False)}
+
+
+async def test_newest_log_that_a_crash_tore_within_a_flush_puts_nothing_in_limbo() -> None:
+    world = World(config=small_config(log_bytes_max=1 << 20))
+    storage = await world.open()
+    await storage.set_master_key(7, KEY)
+    add(storage, [entry_bytes(7, entry, 200) for entry in range(20)])
+    await storage.flush()
+    flushed = len(world.devices[0].cached(OLD_LOG))
+    world.image.fail_next_write = DiskFullError("the power goes before the index is written")
+    add(storage, [entry_bytes(7, entry, 200) for entry in range(20, 40)])  # The journal has them: no mark is past them.
+    with pytest.raises(DiskFullError):
+        await storage.flush()
+    written = len(world.devices[0].cached(OLD_LOG))
+    world.crash()
+    world.machine.release_dead()
+    await cut_log(world, (flushed + written) // 2 + 7)
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert [damage.log_id for damage in report.torn_ends] == [0]
+    assert not report.may_miss_entries
+    assert await read_all_flags(new) == {7: (False, False)}
+    assert await new.find(7, 19) is not None
