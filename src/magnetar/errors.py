@@ -601,6 +601,10 @@ class MessageTooLargeError(BrokerError):
     """The message exceeds what the broker takes; nothing was sent."""
 
 
+class InvalidMessageError(BrokerError):
+    """Something that was said about a message cannot be sent; nothing was."""
+
+
 class SendQueueFullError(BrokerError):
     """The producer has as many messages waiting for their receipt as it may; wait for some."""
 

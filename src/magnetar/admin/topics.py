@@ -16,7 +16,7 @@ from magnetar.broker.topic import Topic
 
 _ONE = f"/admin/v2/persistent/{TOPIC}"
 _OUR_PROPERTIES = ("index", "pulsar.topic.epoch")
-"""Of the topic's log, for brokers only; and so are the marks of sinks: one that is set back publishes an epoch twice."""
+"""Of the topic's log, for brokers only. So are the marks of sinks: if one were set back, an epoch would come twice."""
 
 
 async def list_topics(call: Call) -> list[str]:

@@ -8,10 +8,11 @@ Speaks:    HTTP/1.1 over TCP, to servers such as ours and Pulsar's: a length or 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from typing import Any, Final
-from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
 from magnetar.broker.names import TopicName
 from magnetar.errors import ConfigError, MagnetarError
@@ -111,22 +112,30 @@ def _reason(answer: Answer) -> str:
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 
 
+def _split(url: str) -> tuple[SplitResult, str, int]:
+    """With the host and the port."""
+    with contextlib.suppress(ValueError):  # A port that is none, or half a bracket.
+        parts = urlsplit(url)
+        if parts.scheme == "http" and parts.hostname:
+            return parts, parts.hostname, parts.port or 80
+    raise ConfigError(f"{url!r} is not an address of an admin interface: write http://HOST:PORT (--admin-url)")
+
+
 def _ask(method: str, url: str, body: bytes) -> Answer:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError(f"{url!r} is not an address of an admin interface: write http://HOST:PORT (--admin-url)")
+    parts, host, port = _split(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body or method != "GET" else ""
     head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n{length}\r\n"
     try:
-        with socket.create_connection((parts.hostname, parts.port or 80), TIMEOUT_S) as connection:
+        with socket.create_connection((host, port), TIMEOUT_S) as connection:
             connection.sendall(head.encode() + body)
             return _parse(_read_all(connection))
     except TimeoutError:
         raise AdminError(f"no answer from {parts.netloc} within {TIMEOUT_S:g} s") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+        why = getattr(error, "strerror", None) or error
         raise AdminError(
-            f"nobody answers at http://{parts.netloc} ({error.strerror or error}): start `magnetar standalone`, or say "
+            f"nobody answers at http://{parts.netloc} ({why}): start `magnetar standalone`, or say "
             "where the broker is with --admin-url or MAGNETAR_ADMIN_URL"
         ) from None
 

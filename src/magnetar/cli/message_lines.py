@@ -63,6 +63,8 @@ def parse_line(line: bytes, number: int) -> ToSend:
         found = json.loads(line)
     except ValueError as error:
         raise _wrong(number, f"not JSON: {error}", line) from None
+    except RecursionError:
+        raise _wrong(number, "brackets within brackets beyond all measure", line) from None
     if not isinstance(found, dict):
         raise _wrong(number, "not an object", line)
     options: dict[str, Any] = {}
@@ -87,7 +89,10 @@ def _payload(found: dict[str, Any], number: int, line: bytes) -> bytes:
             raise _wrong(number, f"payload_base64 is not base64: {error}", line) from None
     if not isinstance(text, str):
         raise _wrong(number, 'it needs "payload", a string, or "payload_base64"', line)
-    return text.encode("utf-8")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _wrong(number, f"the payload is no text: {error.reason}; use payload_base64", line) from None
 
 
 def _wrong(number: int, why: str, line: bytes) -> MagnetarError:

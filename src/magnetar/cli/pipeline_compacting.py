@@ -44,7 +44,10 @@ def _wait(client: AdminClient, topic: TopicName, until: float) -> None:
 
 
 def default_admin_url(url: str) -> str:
-    host = urlsplit(url).hostname
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:  # Half a bracket.
+        host = None
     if not host:
         raise ConfigError(f"{url!r} is not where a broker is: write pulsar://HOST:PORT")
     return f"http://{f'[{host}]' if ':' in host else host}:8080"

@@ -73,7 +73,8 @@ async def _source(texts: list[str] | None, as_json: bool) -> AsyncIterator[ToSen
     if texts:
         for text in texts:
             number += 1
-            yield parse_line(text.encode(), number) if as_json else ToSend(text.encode("utf-8", "surrogateescape"))
+            encoded = text.encode("utf-8", "surrogateescape")
+            yield parse_line(encoded, number) if as_json else ToSend(encoded)
         return
     async for line in lines():
         number += 1

@@ -33,13 +33,14 @@ class Address(NamedTuple):
 
 def parse_url(url: str) -> list[Address]:
     """pulsar://host[:port][,host[:port]…]"""
-    parts = urlsplit(url)
-    if parts.scheme == "pulsar+ssl":
+    scheme, _, rest = url.partition("://")
+    netloc = rest.partition("/")[0]
+    if scheme == "pulsar+ssl":
         raise ConfigError(f"{url!r}: this client does not speak TLS yet; use a pulsar:// address")
-    if parts.scheme != "pulsar" or not parts.netloc:
+    if scheme != "pulsar" or not netloc:
         raise ConfigError(f"{url!r} is not a service URL: write pulsar://HOST:PORT")
     try:
-        singles = [urlsplit(f"pulsar://{host}") for host in parts.netloc.split(",")]
+        singles = [urlsplit(f"pulsar://{host}") for host in netloc.split(",")]
         addresses = [Address(single.hostname or "", PORT if single.port is None else single.port) for single in singles]
     except ValueError as error:
         raise ConfigError(f"{url!r} is not a service URL: {error}") from None

@@ -217,7 +217,7 @@ async def connect(
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: connection, host, port)
             await connection.handshake(proxy_to, timeout_s)
-    except OSError as error:  # TimeoutError is one.
+    except (OSError, UnicodeError) as error:  # TimeoutError is one; the latter for a name that no host can have.
         why = str(error) or f"no answer within {timeout_s:g} s"
         connection.lose(BrokerUnavailableError(f"cannot connect to broker {address}: {why}"))
         assert connection.error is not None

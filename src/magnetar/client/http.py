@@ -176,19 +176,20 @@ def parse_urls(urls: str) -> tuple[Address, ...]:
 
 
 def _address(text: str, whole: str) -> Address:
-    parts = urlsplit(f"//{text}")
-    with contextlib.suppress(ValueError):  # A port that is not one.
+    with contextlib.suppress(ValueError):  # A port that is not one, or half a bracket.
+        parts = urlsplit(f"//{text}")
         if parts.hostname and not parts.path and not parts.query:
             return Address(parts.hostname, parts.port or 80)
     raise ConfigError(f"{whole!r} is not the address of a broker's HTTP port: write http://HOST:PORT")
 
 
 def _split(location: str) -> tuple[Address, str]:
-    parts = urlsplit(location)
-    if parts.scheme != "http" or not parts.hostname:
-        raise BrokerUnavailableError(f"a broker sends us to {location!r}, which is no http address")
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Address(parts.hostname, parts.port or 80), target
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(location)
+        if parts.scheme == "http" and parts.hostname:
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            return Address(parts.hostname, parts.port or 80), target
+    raise BrokerUnavailableError(f"a broker sends us to {location!r}, which is no http address")
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:

@@ -60,9 +60,10 @@ class HttpPool:
                 connection = await HttpConnection.connect(address.host, address.port)
         except TimeoutError:
             raise BrokerUnavailableError(f"no connection to {address} within {_CONNECT_S_MAX:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+            why = getattr(error, "strerror", None) or error
             raise BrokerUnavailableError(
-                f"nobody answers at http://{address} ({error.strerror or error}): is the broker running, and is this "
+                f"nobody answers at http://{address} ({why}): is the broker running, and is this "
                 "the address of its HTTP port (adminUrl)?"
             ) from error
         self._used[connection] = None

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from magnetar.errors import InvalidMessageError
 from magnetar.wire.pulsar.batch import encode_batched_message
 from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.compression import compress
@@ -16,6 +18,8 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, KeyValue, MessageMet
 
 OVERHEAD_BYTES = 64
 """About what a message has around its payload; only for deciding when a batch is full."""
+
+_NUMBER_MAX: Final = 2**63 - 1  # What Java's clients can read back.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,24 @@ class Outgoing:
     @property
     def size(self) -> int:
         return len(self.payload or b"") + OVERHEAD_BYTES
+
+    def check(self) -> None:
+        """InvalidMessageError: now, and not when the batch is sealed that it shares with others."""
+        for name, number in (("sequence_id", self.sequence_id), ("event_ms", self.event_ms)):
+            if not 0 <= number <= _NUMBER_MAX:
+                raise InvalidMessageError(f"{name} {number} cannot be sent: it must be from 0 to {_NUMBER_MAX}")
+        if not -_NUMBER_MAX <= self.deliver_at_ms <= _NUMBER_MAX:
+            raise InvalidMessageError(f"deliver_at_ms {self.deliver_at_ms} cannot be sent: it exceeds 64 bits")
+        for text in (self.key or "", *self.properties, *self.properties.values()):
+            if not text.isascii():
+                _check_text(text)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"{text[:40]!r} cannot be sent as a key or a property: {error.reason}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class TopicProducer(Sender):
             raise SendQueueFullError(f"{self.waiting_messages} messages to {self.topic} wait: call wait_room first")
         self._check_size(payload)
         message = self._outgoing(payload, options)
+        message.check()
         self.last_sequence_id = message.sequence_id
         sent = self._last_sent = self._loop.create_future()
         sent.add_done_callback(_look_at_error)
@@ -146,7 +147,7 @@ class TopicProducer(Sender):
             if len(body) > self.message_bytes_max:
                 limit = self.message_bytes_max
                 raise MessageTooLargeError(f"an entry of {len(body)} bytes exceeds the {limit} that the broker takes")
-        except MagnetarError as error:
+        except Exception as error:  # Whatever it is: nobody may wait for ever for a batch that is gone.
             _fail(sent, error)
             return
         self._submit(
@@ -180,7 +181,7 @@ class TopicProducer(Sender):
         _fail([sent for _, sent in batch], error)
 
 
-def _fail(sent: Sequence[Sent], error: MagnetarError) -> None:
+def _fail(sent: Sequence[Sent], error: Exception) -> None:
     for future in sent:
         if not future.done():
             future.set_exception(error)

@@ -152,8 +152,7 @@ class PulsarConfig:
                 "set pulsar.advertised_host to the name by which clients reach this machine"
             )
         for name, url in self.listeners():
-            parts = urlsplit(url)
-            if not name or parts.scheme != "pulsar" or not parts.hostname or not parts.port:
+            if not name or not _is_listener(url):
                 raise ConfigError(
                     f"pulsar.advertised_listeners: {name}:{url} is not a listener: write name:pulsar://host:port"
                 )
@@ -173,3 +172,11 @@ class PulsarConfig:
         for part in filter(None, map(str.strip, self.advertised_listeners.split(","))):
             name, _, url = part.partition(":")
             yield name.strip(), url.strip()
+
+
+def _is_listener(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "pulsar" and bool(parts.hostname) and bool(parts.port)
+    except ValueError:  # Half a bracket, or a port that is none.
+        return False

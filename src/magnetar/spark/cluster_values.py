@@ -28,11 +28,19 @@ class ClusterOptions:
         """With the defaults: our own machine; the admin interface on the same hosts, port 8080. ConfigError."""
         service = (service_url or SERVICE_URL).strip()
         scheme, separator, rest = service.partition("://")
-        hosts = [urlsplit(f"//{part.strip()}").hostname for part in rest.rstrip("/").split(",")]
+        hosts = [_host(part.strip()) for part in rest.rstrip("/").split(",")]
         if scheme not in ("pulsar", "pulsar+ssl") or not separator or not all(hosts):
             raise ConfigError(f"serviceUrl {service!r} is not a broker's address: write pulsar://HOST:6650")
-        default = "http://" + ",".join(f"{_bracketed(host or '')}:{ADMIN_PORT}" for host in hosts)
+        default = "http://" + ",".join(f"{_bracketed(host)}:{ADMIN_PORT}" for host in hosts)
         return cls(service, (admin_url or default).strip().rstrip("/"))
+
+
+def _host(address: str) -> str:
+    """Empty if there is none."""
+    try:
+        return urlsplit(f"//{address}").hostname or ""
+    except ValueError:  # Half a bracket.
+        return ""
 
 
 def _bracketed(host: str) -> str:

@@ -49,7 +49,14 @@ def test_nobody_at_the_address_says_what_to_do() -> None:
         AdminClient("http://127.0.0.1:1").get("tenants")
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:8080", "pulsar://a:1"])
+def test_a_name_that_no_host_can_have_is_nobody() -> None:
+    with pytest.raises(AdminError, match="nobody answers"):
+        AdminClient(f"http://{'a' * 64}:8080").get("tenants")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://127.0.0.1:1", "127.0.0.1:8080", "pulsar://a:1", "http://a:80x", "http://[::1"]
+)
 def test_an_address_that_is_none_of_an_admin_interface_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="http://HOST:PORT"):
         AdminClient(url).get("tenants")

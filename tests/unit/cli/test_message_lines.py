@@ -35,7 +35,18 @@ def test_a_plain_message_is_its_bytes_and_a_line_end(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"x", b"[]", b"{}", b'{"payload":1}', b'{"payload_base64":"%"}', b'{"payload":"","properties":[]}']
+    "line",
+    [
+        b"",
+        b"x",
+        b"[]",
+        b"{}",
+        b'{"payload":1}',
+        b'{"payload_base64":"%"}',
+        b'{"payload":"","properties":[]}',
+        b'{"payload":"half a pair: \\ud83d"}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_line_that_is_no_message_is_named_by_its_number(line: bytes) -> None:
     with pytest.raises(MagnetarError, match="line 7 of the input"):

@@ -260,7 +260,7 @@ def test_addresses_of_a_service_url() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["a:6650", "http://a", "pulsar://", "pulsar://a,", "pulsar://a:x", "pulsar+ssl://a:6651"]
+    "url", ["a:6650", "http://a", "pulsar://", "pulsar://a,", "pulsar://a:x", "pulsar://[::1", "pulsar+ssl://a:6651"]
 )
 def test_a_service_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):

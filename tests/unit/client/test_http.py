@@ -207,7 +207,9 @@ def test_addresses_are_one_or_several() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "a:8080", "https://a", "http://", "http://a/path", "http://a:port"])
+@pytest.mark.parametrize(
+    "text", ["", "a:8080", "https://a", "http://", "http://a/path", "http://a:port", "http://[::1"]
+)
 def test_an_address_that_is_none_says_what_one_looks_like(text: str) -> None:
     with pytest.raises(ConfigError, match="http://HOST:PORT"):
         parse_urls(text)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from magnetar.client import ClientOptions, MessageId, ProducerOptions, PulsarClient
+from magnetar.client import ClientOptions, MessageId, ProducerOptions, PulsarClient, topic_producer
 from magnetar.errors import (
     BrokerError,
     BrokerTimeoutError,
     BrokerUnavailableError,
     ClosedError,
+    InvalidMessageError,
     MessageTooLargeError,
     ProducerBusyError,
     SendQueueFullError,
@@ -346,5 +348,50 @@ def test_a_producer_that_is_closed_while_the_broker_makes_it_is_closed_there_too
         await until(lambda: broker.count(BaseCommand.CLOSE_PRODUCER) == 1, "it is not closed")
         made, closed = broker.commands(BaseCommand.PRODUCER)[0], broker.commands(BaseCommand.CLOSE_PRODUCER)[0]
         assert closed.close_producer.producer_id == made.producer.producer_id
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("options", [SINGLE, ProducerOptions()])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"event_ms": -1},
+        {"event_ms": 2**63},
+        {"sequence_id": -1},
+        {"sequence_id": 2**63},
+        {"deliver_at_ms": 2**63},
+        {"key": "half a pair: \ud83d"},
+        {"properties": {"a": "\ud83d"}},
+        {"properties": {"\ud83d": "a"}},
+    ],
+)
+def test_a_message_that_cannot_be_sent_is_refused_at_once_and_harms_no_other(
+    options: ProducerOptions, said: dict[str, Any]
+) -> None:
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        producer = await client.producer("t", options)
+        good = producer.send_nowait(b"before")
+        with pytest.raises(InvalidMessageError, match="cannot be sent"):
+            producer.send_nowait(b"bad", **said)
+        await producer.send(b"after")
+        assert good.done()
+        assert _payloads(broker.topics[TOPIC]) == [b"before", b"after"]
+
+    run(scenario)
+
+
+def test_a_batch_that_cannot_be_made_fails_all_that_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bytes:
+        raise ValueError("out of range")
+
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        producer = await client.producer("t")
+        monkeypatch.setattr(topic_producer, "seal_batch", broken)
+        sent = [producer.send_nowait(b"a"), producer.send_nowait(b"b")]
+        await producer.flush()
+        for each in sent:
+            with pytest.raises(ValueError, match="out of range"):
+                await each
 
     run(scenario)

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from magnetar.config import Config, LoggingConfig, MetadataConfig, SqliteConfig, ZooKeeperConfig
+from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.root import KEYS
 from magnetar.errors import ConfigError
 
@@ -118,3 +119,11 @@ def test_a_secret_of_the_wrong_type_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         ZooKeeperConfig(auth_digest=4711)  # type: ignore[arg-type]
     assert str(caught.value) == "ZooKeeperConfig.auth_digest: **** is not a string"
+
+
+@pytest.mark.parametrize(
+    "listeners", ["a", "a:http://b:1", "a:pulsar://b", "a:pulsar://b:x", "a:pulsar://[::1", "a:pulsar://:1"]
+)
+def test_a_listener_that_is_none_says_what_one_looks_like(listeners: str) -> None:
+    with pytest.raises(ConfigError, match="write name:pulsar://host:port"):
+        PulsarConfig(advertised_listeners=listeners)

@@ -65,7 +65,7 @@ def test_the_admin_interface_is_looked_for_beside_the_broker(
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-@pytest.mark.parametrize("text", ["localhost:6650", "http://a:8080", "pulsar://"])
+@pytest.mark.parametrize("text", ["localhost:6650", "http://a:8080", "pulsar://", "pulsar://[::1"])
 def test_an_address_that_is_none_says_what_one_looks_like(text: str) -> None:
     with pytest.raises(ConfigError, match="pulsar://HOST"):
         ClusterOptions.of(text)

@@ -8,6 +8,7 @@ Sequence:  each takes a sequence id of its own, so that each is known again by i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from magnetar.wire.pulsar.compression import compress
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, KeyValue, MessageMetadata
 
 _CHUNK_FIELDS_BYTES = 256  # More than the fields take that only chunks have, without the producer's name in the id.
+_UNSIGNED: Final = 2**64 - 1
 
 
 def chunk_entries(
@@ -69,7 +71,7 @@ def _describe(metadata: MessageMetadata, messages: Messages, row: int) -> Messag
             metadata.partition_key_b64_encoded = True
     event_ms = None if messages.event_ms is None else messages.event_ms[row].as_py()
     if event_ms:
-        metadata.event_time = event_ms
+        metadata.event_time = event_ms & _UNSIGNED  # A time before 1970 is negative: as Java's clients write it.
     if not messages.values[row].is_valid:
         metadata.null_value = True
     return metadata

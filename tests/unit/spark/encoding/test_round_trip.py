@@ -73,6 +73,17 @@ def test_a_chunked_value_comes_back_compressed_or_not() -> None:
         assert found["key"].to_pylist() == [b"k", b"k", None]
 
 
+def test_a_time_before_1970_comes_back_of_chunks_and_of_others() -> None:
+    times = pa.array([-1_000, -86_400_000_000, 1_000], TIME)
+    batch = pa.record_batch({"value": [b"a", b"b" * 20_000, b"c"], "event_time": times})
+
+    found = decode(
+        encode([batch], dataclasses.replace(SEAL, message_bytes_max=8_000)), raw_columns(include_headers=False)
+    )
+
+    assert found["event_time"].to_pylist() == times.to_pylist()
+
+
 TYPED = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import permutations
 
 import pyarrow as pa
 import pytest
