@@ -5,6 +5,8 @@ Hot path:  the run is copied once; the same bytes are what the write cache point
 Invariant: an add is answered EOK only from `on_durable`, after the journal has synced its group (deferred sync aside,
            which its client asked for). An entry that is refused is never journaled, so replay cannot bring it back.
 Order:     what cannot be taken now stays with its connection, which is held; so nothing overtakes it.
+Record:    a run is one record of the journal, also if some of it is refused. So room for one record, asked for before
+           the run is looked at, is room for all of it.
 Limits:    in progress (hold), per connection (refuse), journal queue (hold), write cache (hold, then refuse).
 Read next: ledgers.py (contexts), gate.py, journal.py in storage/
 """
@@ -139,8 +141,8 @@ class Adds:
             ledger_ids = [ledger.id for ledger in ledgers]
             self._storage.add_many(ledger_ids, chunk, run.entry_ids, offsets, run.lengths)
             move_lacs(ledgers, run.lacs, now_ms)
-        self._begin(connection, len(offsets))
         self._journal.submit(RecordKind.ADDS, (chunk,), [DurableAdds(connection, chunk, offsets, ledger_ids)])
+        self._begin(connection, len(offsets))  # Only now: nothing would end what was not submitted.
 
     def on_add(self, connection: Connection, request: AddEntry) -> bool:
         """One add that is not a compact frame; it is stored in the same form."""
@@ -159,17 +161,17 @@ class Adds:
         return True
 
     def _accept_one(self, connection: Connection, request: AddEntry, ledger: Ledger) -> None:
-        self._table.learn_key(ledger, request.master_key)
         chunk = add_frame(request.master_key, request.body)
+        self._table.learn_key(ledger, request.master_key)
         (lac,) = scan_adds(chunk, 0, len(chunk)).lacs
         self._storage.add_run(ledger.id, chunk, [request.entry_id], [ENTRY_OFFSET], [len(request.body)])
         ledger.move_lac(lac, self._now_ms())
         answer = _answer(request, Code.EOK)
+        token = DurableAdd(connection, b"" if request.deferred_sync else answer)
+        self._journal.submit(RecordKind.ADDS, (chunk,), [token])
         self._begin(connection, 1)
         if request.deferred_sync:
             connection.send((answer,))
-            answer = b""
-        self._journal.submit(RecordKind.ADDS, (chunk,), [DurableAdd(connection, answer)])
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
@@ -214,24 +216,35 @@ class Adds:
             self._load(connection, missing)
             return False
         bounds = [*run.firsts, len(run.entry_ids)]
+        taken: list[AddRun] = []
+        ledgers: list[Ledger] = []
+        count = 0
         for context, a, b in zip(run.contexts, bounds, bounds[1:], strict=False):
-            self._decide(connection, buffer, context, _slice(run, a, b))
+            stretch = _slice(run, a, b)
+            ledger = self._decide(connection, context, stretch.entry_ids, count)
+            if ledger is not None:
+                taken.append(stretch)
+                ledgers.append(ledger)
+                count += b - a
+        if taken:
+            chunk, joined = _joined(buffer, taken)
+            self._accept(connection, chunk, 0, joined, ledgers)
         return True
 
-    def _decide(self, connection: Connection, buffer: Buffer, context: bytes, run: AddRun) -> None:
+    def _decide(self, connection: Connection, context: bytes, entry_ids: list[int], before: int) -> Ledger | None:
+        """None: they were refused, and are answered. `before` are taken with them, and not counted yet."""
         ledger_id, master_key, flags = parse_context(context)
         ledger = self._table.find(ledger_id)
         assert ledger is not None, "loaded before"
         recovery, high_priority = bool(flags & Flag.RECOVERY_ADD), bool(flags & Flag.HIGH_PRIORITY)
-        count = len(run.entry_ids)
-        code = self._check(connection, ledger, master_key, recovery, high_priority, count)
+        count = len(entry_ids)
+        code = self._check(connection, ledger, master_key, recovery, high_priority, before + count)
         if code is Code.EOK:
             self._table.admit(context)
-            start = run.offsets[0] - ENTRY_OFFSET
-            self._accept(connection, bytes(memoryview(buffer)[start : run.end]), start, run, [ledger])
-            return
+            return ledger
         self.refused[code] = self.refused.get(code, 0) + count
-        connection.send((encode_add_responses([ledger_id] * count, run.entry_ids, [code] * count),), count)
+        connection.send((encode_add_responses([ledger_id] * count, entry_ids, [code] * count),), count)
+        return None
 
     def _check(
         self,
@@ -308,6 +321,28 @@ def _for_each_entry(ledgers: Sequence[Ledger], run: AddRun) -> list[Ledger]:
 def _slice(run: AddRun, a: int, b: int) -> AddRun:
     end = run.offsets[b - 1] + run.lengths[b - 1]
     return AddRun(end, run.entry_ids[a:b], run.lacs[a:b], run.offsets[a:b], run.lengths[a:b], [0], [])
+
+
+def _joined(buffer: Buffer, runs: Sequence[AddRun]) -> tuple[bytes, AddRun]:
+    """Stretches of a buffer, maybe with gaps between them, as one chunk without any; and where its entries are."""
+    view = memoryview(buffer)
+    pieces: list[memoryview] = []
+    joined = AddRun(sum([run.end - _begin_of(run) for run in runs]), [], [], [], [], [], [])
+    position = 0
+    for run in runs:
+        begin = _begin_of(run)
+        pieces.append(view[begin : run.end])
+        joined.firsts.append(len(joined.entry_ids))
+        joined.entry_ids.extend(run.entry_ids)
+        joined.lacs.extend(run.lacs)
+        joined.offsets.extend([offset - begin + position for offset in run.offsets])
+        joined.lengths.extend(run.lengths)
+        position += run.end - begin
+    return b"".join(pieces), joined
+
+
+def _begin_of(run: AddRun) -> int:
+    return run.offsets[0] - ENTRY_OFFSET
 
 
 def _answer(request: AddEntry, code: Code) -> bytes:

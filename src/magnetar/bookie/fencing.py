@@ -15,6 +15,7 @@ from magnetar.bookie.ledgers import Ledger, LedgerTable
 from magnetar.runtime.disk import Buffer
 from magnetar.storage.journal_format import Fence, RecordKind, encode_fence
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES
 
 
 class RecordSink(Protocol):
@@ -43,6 +44,7 @@ class Fencing:
 
     def _begin(self, ledger: Ledger, master_key: bytes) -> None:
         """In one turn of the loop: no add is accepted, and no flush begins, between these lines."""
+        assert len(master_key) == MASTER_KEY_BYTES, "refused by the decoder: nothing may change for its sake"
         self.fenced += 1
         ledger.fencing = asyncio.get_running_loop().create_future()
         self._table.fence(ledger, master_key)

@@ -7,13 +7,16 @@ the old ones, the index must be asked, and replay does not wait. Nothing is serv
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 
 from magnetar.storage.frames import by_ledger, scan_frames
-from magnetar.storage.journal_format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence
-from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
+from magnetar.storage.journal_format import ExplicitLac, JournalRecord, RecordKind, decode_explicit_lac, decode_fence
+from magnetar.storage.ledger_flags import EXPLICIT_LAC_BYTES_MAX, NO_FLAGS, LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.hot_path import parse_context
+
+log = logging.getLogger(__name__)
 
 Change = Callable[[LedgerFlags], LedgerFlags]
 
@@ -36,9 +39,7 @@ class Replay:
                 self._change(fence.ledger_id, fence.master_key, lambda flags: dataclasses.replace(flags, fenced=True))
             case RecordKind.EXPLICIT_LAC:
                 lac = decode_explicit_lac(record.body)
-                self._change(
-                    lac.ledger_id, lac.master_key, lambda flags: dataclasses.replace(flags, explicit_lac=lac.body)
-                )
+                self._change(lac.ledger_id, lac.master_key, _lac_change(lac))
 
     def _add(self, chunk: bytes, where: str) -> None:
         run = scan_frames(chunk, where)
@@ -61,3 +62,16 @@ class Replay:
                 changed = change(changed)
             if changed != known:
                 self._storage.set_flags(ledger_id, changed)
+
+
+def _lac_change(lac: ExplicitLac) -> Change:
+    """One that storage has no room for is left out, and the one before it stays.
+
+    Earlier versions journaled whatever came, and then failed at every flush. To leave it out is safe: no client makes
+    such a LAC, and one that is missing makes readers wait for an entry that tells as much, never see what is not there.
+    Cut short it would be of no use, since its digest would be wrong.
+    """
+    if len(lac.body) <= EXPLICIT_LAC_BYTES_MAX:
+        return lambda flags: dataclasses.replace(flags, explicit_lac=lac.body)
+    log.warning("an explicit LAC is too long and left out", extra={"ledger": lac.ledger_id, "bytes": len(lac.body)})
+    return lambda flags: flags

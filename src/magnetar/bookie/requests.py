@@ -8,14 +8,14 @@ Read next: adds.py, reads.py, fencing.py
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from magnetar.bookie.adds import Adds
+from magnetar.bookie.answers import LAC_OF_ENTRY, lac_told_by, sendable_parts
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.fencing import Fencing
-from magnetar.bookie.ledgers import NO_LAC, LedgerTable
+from magnetar.bookie.ledgers import LedgerTable
 from magnetar.bookie.long_poll import wait_for_lac
 from magnetar.bookie.reads import Reads
 from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
@@ -50,16 +50,16 @@ from magnetar.wire.bookkeeper.messages import (
     failure,
 )
 from magnetar.wire.bookkeeper.packet import LAST_ENTRY
+from magnetar.wire.bookkeeper.responses_v2 import BATCH_ENTRY_HEAD_BYTES, BATCH_HEADER
 from magnetar.wire.bookkeeper.server import response_parts
 
-_LAC_OF_ENTRY = struct.Struct(">q")
-_LAC_OFFSET = 16  # In a stored entry, behind ledger id and entry id.
-_EXPLICIT_LAC = struct.Struct(">8xq")  # What a client sends as its LAC begins so: ledger id, LAC.
-_BATCH_BYTES_MAX = 5 * 2**20  # A batch is one frame.
+_BATCH_BYTES_MAX = 5 * 2**20  # A batch is one frame, and Apache's client takes none that is larger by default.
 
 
 class Storage(Protocol):
-    async def read_range(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Sequence[Buffer]: ...
+    async def read_range(
+        self, ledger_id: int, first: int, max_count: int, max_bytes: int, *, head_bytes: int
+    ) -> Sequence[Buffer]: ...
     async def last_entry(self, ledger_id: int) -> int | None: ...
     def entry_pages(self, ledger_id: int) -> AsyncIterator[Sequence[int]]: ...
 
@@ -134,7 +134,7 @@ class Requests:
             answer = await self._handlers[type(request)](request)
         except MagnetarError:
             answer = failure(request, Code.EIO)
-        connection.send(response_parts(answer))
+        connection.send(sendable_parts(request, answer))
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,9 @@ class Requests:
         if first.code is not Code.EOK:
             return failure(request, first.code)
         count = request.entries_max if request.entries_max > 0 else bytes_max
-        bodies = await self._storage.read_range(request.ledger_id, request.entry_id, count, bytes_max)
+        bodies = await self._storage.read_range(
+            request.ledger_id, request.entry_id, count, bytes_max - BATCH_HEADER.size, head_bytes=BATCH_ENTRY_HEAD_BYTES
+        )
         return BatchReadResponse(
             Code.EOK, request.ledger_id, request.entry_id, request.request_id, bodies or (first.body,),
             version=request.version, txn_id=request.txn_id,
@@ -230,7 +232,7 @@ class Requests:
             return
         found = await self._reads.find(ledger_id, LAST_ENTRY)
         if found.code is Code.EOK:
-            (lac,) = _LAC_OF_ENTRY.unpack_from(found.body, _LAC_OFFSET)
+            (lac,) = LAC_OF_ENTRY.unpack_from(found.body)
             ledger.move_lac(lac, self._now_ms())
 
     # --- the rest -----------------------------------------------------------------------------------------------------
@@ -264,8 +266,3 @@ class Requests:
 
     async def _start_tls(self, request: StartTls) -> AnyResponse:
         return failure(request, Code.EBADREQ)
-
-
-def lac_told_by(body: bytes) -> int:
-    """One that is too short to tell any is below all others."""
-    return _EXPLICIT_LAC.unpack_from(body)[0] if len(body) >= _EXPLICIT_LAC.size else NO_LAC

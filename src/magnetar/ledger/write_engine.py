@@ -47,9 +47,9 @@ from magnetar.quorum.placement import PlacementPolicy
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.entropy import Entropy
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX_BYTES, Buffer
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, Buffer
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
-from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES, WORD, Flag
+from magnetar.wire.bookkeeper.packet import Flag
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,6 @@ _LOOKS_PER_PATIENCE: Final = 4  # How often the clock is looked at within the sh
 _LOOK_S_MIN: Final = 0.001
 _BUFFERS_MAX: Final = 8
 _PAYLOAD_COPIED_MAX: Final = 16 * 1024
-_FRAME_HEAD_BYTES: Final = PREFIX_BYTES + WORD.size + MASTER_KEY_BYTES  # Of a v2 add, before the entry.
 
 
 class EngineListener(Protocol[TokenIn]):
@@ -119,7 +118,7 @@ class WriteEngine(Generic[Token]):
         patience_s = config.add_timeout_ms / 1000
         self.seats = [Seat(position, bookie, patience_s) for position, bookie in enumerate(change.ensemble)]
         self._seat_of: dict[Channel, Seat] = {}
-        self.payload_bytes_max = FRAME_BYTES_MAX - _FRAME_HEAD_BYTES - keys.digest.overhead_bytes
+        self.payload_bytes_max = ENTRY_BYTES_MAX - keys.digest.overhead_bytes
         self._header = AddEncoder(keys.ledger_id, keys.master_key, keys.digest, flags).header
         self._listener = listener
         self._loop = asyncio.get_running_loop()

@@ -2,6 +2,8 @@
 
 Invariant: the fence is for ever. A deleted ledger that was fenced leaves a tombstone: its flags with the time of the
            deletion, kept for `storage.tombstone_days`, so that a late writer is still refused.
+Lengths:   flags that exist can be written. They are checked when they are made, which fails one request; a flush that
+           fails for their sake would stop the bookie, and the next one after every start.
 Value:     version u8 | bits u8 | deleted_at_ms u64 | master key length u8, bytes | explicit LAC length u16, bytes
            | crc32c u32 of the ledger id and the value, little-endian
 """
@@ -21,6 +23,9 @@ _VERSION: Final = 1
 _FENCED: Final = 1
 _LIMBO: Final = 2
 _HAS_LAC: Final = 4
+KEY_BYTES_MAX: Final = 2**8 - 1
+EXPLICIT_LAC_BYTES_MAX: Final = 2**16 - 1
+"""What the value has room for; what is taken from clients is far less."""
 _KEY = struct.Struct(">Q")
 _FIXED = struct.Struct("<BBQB")
 _LAC_BYTES = struct.Struct("<H")
@@ -39,11 +44,16 @@ class LedgerFlags:
     deleted_at_ms: int | None = None
     """Set: a tombstone."""
 
+    def __post_init__(self) -> None:
+        assert len(self.master_key or b"") <= KEY_BYTES_MAX, "a master key that cannot be stored"
+        assert len(self.explicit_lac or b"") <= EXPLICIT_LAC_BYTES_MAX, "an explicit LAC that cannot be stored"
+
 
 NO_FLAGS: Final = LedgerFlags()
 
 
 def encode_flags(ledger_id: int, flags: LedgerFlags) -> bytes:
+    """Never fails."""
     bits = _FENCED * flags.fenced | _LIMBO * flags.limbo | _HAS_LAC * (flags.explicit_lac is not None)
     master_key = flags.master_key if flags.master_key is not None else b""
     explicit_lac = flags.explicit_lac if flags.explicit_lac is not None else b""

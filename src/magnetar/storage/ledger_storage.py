@@ -243,14 +243,17 @@ class LedgerStorage:
             if flushes == self._flushes:
                 raise self._reads.missing(ledger_id, entry_id, is_known=await self.has_ledger(ledger_id))
 
-    async def read_range(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[memoryview]:
+    async def read_range(
+        self, ledger_id: int, first: int, max_count: int, max_bytes: int, *, head_bytes: int = 0
+    ) -> list[memoryview]:
         """Entries from `first` on without a gap, at least one; up to the first that is not here.
 
+        Each counts with `head_bytes` more than it has: what stands before it where it will be sent.
         Errors are the first one's. One behind it that cannot be read ends the range: whoever asks for it is told.
         """
         entry = await self.get_entry(ledger_id, first)
         found = [entry]
-        size = len(entry)
+        size = head_bytes + len(entry)
         while len(found) < max_count:
             following = first + len(found)
             view = self.get_entry_nowait(ledger_id, following)
@@ -259,7 +262,7 @@ class LedgerStorage:
                     view = await self.get_entry(ledger_id, following)
                 except (StorageError, DiskError):
                     break
-            size += len(view)
+            size += head_bytes + len(view)
             if size > max_bytes:
                 break
             found.append(view)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from magnetar.bookie.connection import Connection
 from magnetar.bookie.gate import Gate
 from magnetar.bookie.ledgers import LedgerTable
 from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch
-from magnetar.errors import IndexDamagedError
+from magnetar.errors import IndexDamagedError, JournalFailedError
 from magnetar.runtime.disk import Buffer
 from magnetar.storage.journal_format import RecordKind
 from magnetar.storage.ledger_flags import LedgerFlags
@@ -32,12 +33,19 @@ class SlowJournal:
     """Keeps what was submitted until the test makes it durable."""
 
     def __init__(self) -> None:
-        self.has_room = True
+        self.records_max = 10_000
+        self.failure: JournalFailedError | None = None
         self.chunks: list[bytes] = []
         self.tokens: list[object] = []
 
+    @property
+    def has_room(self) -> bool:
+        return len(self.tokens) < self.records_max
+
     def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int:
         assert kind is RecordKind.ADDS
+        if self.failure is not None:
+            raise self.failure
         assert self.has_room, "who finds no room waits"
         self.chunks += [bytes(chunk) for chunk in chunks]
         self.tokens.append(token)
@@ -254,14 +262,67 @@ async def test_at_the_limit_in_progress_a_connection_is_held_until_enough_are_du
 
 async def test_a_full_journal_queue_makes_writers_wait() -> None:
     setup, connection = Setup(), FakeConnection()
-    setup.journal.has_room = False
+    setup.journal.records_max = 0
     frames = add(1, 0)
     assert not setup.adds.on_run(connection, frames, 0, scan_adds(frames, 0, len(frames)))
     assert connection.held == 1
-    setup.journal.has_room = True
+    setup.journal.records_max = 1
     setup.adds.on_group_written()
     assert connection.held == 0
     await setup.send(connection, frames)
+
+
+async def test_a_run_of_many_new_ledgers_is_taken_whole_by_a_journal_with_room_for_one_record() -> None:
+    setup, connection = Setup(), FakeConnection()
+    setup.journal.records_max = 1
+    await setup.send(connection, b"".join(add(ledger, 0) for ledger in range(20)))
+    assert setup.adds.in_progress == 20
+    held = add(1, 1)
+    assert not setup.adds.on_run(connection, held, 0, scan_adds(held, 0, len(held)))
+    assert connection.held == 1
+    setup.sync()
+    assert connection.answers() == [(ledger, 0, Code.EOK) for ledger in range(20)]
+    assert (setup.adds.in_progress, connection.held) == (0, 0)
+
+
+async def test_what_is_refused_of_a_run_is_not_in_its_record_and_the_rest_is_where_it_can_be_read() -> None:
+    setup, connection = Setup({2: LedgerFlags(master_key=OTHER_KEY)}), FakeConnection()
+    setup.journal.records_max = 1
+    frames = b"".join(add(ledger, entry, b"%d/%d" % (ledger, entry)) for ledger in (1, 2, 3) for entry in (0, 1))
+    await setup.send(connection, frames)
+    assert connection.answers() == [(2, 0, Code.EUA), (2, 1, Code.EUA)]
+    setup.sync()
+    assert connection.answers()[2:] == [(1, 0, Code.EOK), (1, 1, Code.EOK), (3, 0, Code.EOK), (3, 1, Code.EOK)]
+    (chunk,) = setup.journal.chunks
+    assert chunk == b"".join(add(ledger, entry, b"%d/%d" % (ledger, entry)) for ledger in (1, 3) for entry in (0, 1))
+    for ledger in (1, 3):
+        for entry in (0, 1):
+            assert bytes(setup.cache.get(ledger, entry) or b"").endswith(b"%d/%d" % (ledger, entry))
+    assert setup.cache.get(2, 0) is None
+
+
+async def test_what_a_run_has_taken_already_counts_for_its_writers_quota() -> None:
+    setup, connection = Setup(per_connection_max=5), FakeConnection()
+    await setup.send(connection, b"".join(add(ledger, entry) for ledger in (1, 2, 3) for entry in (0, 1)))
+    assert connection.answers() == [(3, 0, Code.ETOOMANYREQUESTS), (3, 1, Code.ETOOMANYREQUESTS)]
+    assert setup.adds.in_progress == 4
+
+
+@pytest.mark.parametrize("protobuf", [False, True])
+async def test_an_add_that_the_journal_does_not_take_is_not_in_progress(protobuf: bool) -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.send(connection, add(1, 0))
+    setup.sync()
+    setup.journal.failure = JournalFailedError("the disk is gone")
+    frames = add(1, 1)
+    offer: Callable[[], bool] = partial(setup.adds.on_run, connection, frames, 0, scan_adds(frames, 0, len(frames)))
+    if protobuf:
+        offer = partial(setup.adds.on_add, connection, AddEntry(1, 1, KEY, frames[28:], deferred_sync=True))
+    with pytest.raises(JournalFailedError):
+        offer()
+    assert setup.adds.in_progress == 0
+    assert setup.adds._pending == {}
+    assert connection.answers() == [(1, 0, Code.EOK)]
 
 
 async def test_a_writer_with_too_many_pending_adds_is_refused_and_others_are_not() -> None:

@@ -23,8 +23,9 @@ from magnetar.testing.bookie_load import BookieLoad
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.hot_path import AddEncoder
 from magnetar.wire.bookkeeper.messages import V2, AnyResponse, ReadEntry
-from tests.unit.bookie.node_story import METADATA, PATHS, story_config
+from tests.unit.bookie.node_story import DIGEST, KEY, METADATA, PATHS, story_config
 from tests.unit.bookie.sim_node import SimNode, small_steps
 from tests.unit.bookie.virtual_loop import run
 
@@ -99,6 +100,9 @@ class Reader:
     def send(self, ledger_id: int, entry_ids: range) -> None:
         """In one write."""
         self._writer.write(b"".join(encode_request(ReadEntry(ledger_id, entry, version=V2)) for entry in entry_ids))
+
+    def write(self, frames: bytes) -> None:
+        self._writer.write(frames)
 
     async def answers(self, count: int) -> list[AnyResponse]:
         return [await self._answer() for _ in range(count)]
@@ -175,6 +179,25 @@ def test_writers_wait_while_the_journals_queue_is_full() -> None:
         assert metric(node.bookie, "journal_held_total") > 0
 
     on_a_node(test, journal={"queue_entries_max": 2})
+
+
+def test_writers_of_many_new_ledgers_meet_a_nearly_full_journal_queue_and_keep_their_connections() -> None:
+    """Nothing is left in progress either, or the gate of `adds_in_progress_max` would never open again."""
+
+    async def test(node: SimNode) -> None:
+        for first in range(100, 400, 50):
+            reader = await Reader.connect(node)
+            reader.write(b"".join(add_of(ledger_id) for ledger_id in range(first, first + 50)))
+            assert {answer.code for answer in await reader.answers(50)} == {Code.EOK}
+            reader.close()
+        assert metric(node.bookie, "adds_in_progress") == 0
+
+    on_a_node(test, journal={"queue_entries_max": 8, "queue_bytes_max": 1_000}, bookie={"adds_in_progress_max": 5})
+
+
+def add_of(ledger_id: int) -> bytes:
+    """A compact one, of the ledger's first entry."""
+    return AddEncoder(ledger_id, KEY, DIGEST).header(0, -1, 4, b"data") + b"data"
 
 
 def test_adds_wait_for_a_full_write_cache_and_are_refused_when_it_takes_too_long() -> None:

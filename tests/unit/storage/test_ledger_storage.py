@@ -145,6 +145,17 @@ async def test_range_is_read_up_to_its_limits_or_the_first_gap(reopen: Open) -> 
         await ids(12, 5)
 
 
+async def test_range_counts_what_stands_before_each_entry_where_it_will_be_sent(reopen: Open) -> None:
+    storage = await reopen()
+    add(storage, [entry_bytes(7, entry) for entry in range(10)])
+    each = len(entry_bytes(7, 0)) + 4
+
+    async def count(limit: int) -> int:
+        return len(await storage.read_range(7, 0, 100, limit, head_bytes=4))
+
+    assert [await count(3 * each), await count(3 * each - 1), await count(0), await count(-36)] == [3, 2, 1, 1]
+
+
 async def test_sequential_reader_costs_one_log_read_per_read_ahead(tmp_path: Path) -> None:
     config = small_config(block_bytes=4096, read_ahead_bytes=65536, read_cache_bytes_max=1 << 20, log_bytes_max=1 << 30)
     storage = await real_storage(tmp_path, config)

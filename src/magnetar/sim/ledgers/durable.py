@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.bookie.requests import lac_told_by
+from magnetar.bookie.answers import lac_told_by
 from magnetar.errors import JournalDamagedError, MagnetarError
 from magnetar.sim.device import SimDevice
 from magnetar.sim.image import Cut, FileImage

@@ -2,16 +2,22 @@
 
 Stricter than Apache's server, which stores what it gets: an entry with an id below zero would be mistaken for one of
 the journal's own marks, and an add whose body names another ledger would be stored there past that ledger's key.
+Lengths:   protobuf sets no bound on bytes. What clients send has one length or a few: a master key is a SHA-1, whatever
+           the digest and the password; an explicit LAC is two numbers and a digest. Storage counts on it, so anything
+           else ends here, before it can be remembered.
 """
 
 from __future__ import annotations
 
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, BatchRead, ReadEntry, WriteLac
-from magnetar.wire.bookkeeper.packet import IDS, LAST_ENTRY
+from magnetar.wire.bookkeeper.packet import IDS, LAST_ENTRY, MASTER_KEY_BYTES
 
 ENTRY_BYTES_MIN = 24
 """Ledger id, entry id, LAC: what a bookie reads of an entry."""
+LAC_BYTES_MAX = 1024
+"""Of an explicit LAC: 16 bytes and the digest, of which the longest today has 20. There is room for longer ones."""
 
 Problem = tuple[Code, str]
 
@@ -40,9 +46,11 @@ def _of_add(request: AddEntry) -> Problem | None:
         return Code.EBADREQ, "the entry id is negative"
     if len(request.body) < ENTRY_BYTES_MIN:
         return Code.EBADREQ, f"an entry of {len(request.body)} bytes has no room for its own header"
+    if len(request.body) > ENTRY_BYTES_MAX:
+        return Code.EBADREQ, f"an entry of {len(request.body)} bytes could not be read back, {ENTRY_BYTES_MAX} can be"
     if IDS.unpack_from(request.body) != (request.ledger_id, request.entry_id):
         return Code.EBADREQ, "the ids inside the entry are not those of the request"
-    return None
+    return _of_key(request.master_key)
 
 
 def _of_read(request: ReadEntry) -> Problem | None:
@@ -54,14 +62,24 @@ def _of_read(request: ReadEntry) -> Problem | None:
 
 
 def _of_fencing(*, fence: bool, master_key: bytes | None) -> Problem | None:
-    if fence and master_key is None:
+    if not fence:
+        return None  # Apache's client adds a key to some plain reads; nobody looks at it.
+    if master_key is None:
         return Code.EUA, "fencing needs the ledger's master key"
-    return None
+    return _of_key(master_key)
 
 
 def _of_write_lac(request: WriteLac) -> Problem | None:
     if len(request.body) < IDS.size:
         return Code.EBADREQ, f"a LAC of {len(request.body)} bytes is too short"
+    if len(request.body) > LAC_BYTES_MAX:
+        return Code.EBADREQ, f"a LAC of {len(request.body)} bytes is too long"
     if IDS.unpack_from(request.body) != (request.ledger_id, request.lac):
         return Code.EBADREQ, "the ledger id or the LAC inside the body is not that of the request"
+    return _of_key(request.master_key)
+
+
+def _of_key(master_key: bytes) -> Problem | None:
+    if len(master_key) != MASTER_KEY_BYTES:
+        return Code.EBADREQ, f"a master key has {MASTER_KEY_BYTES} bytes, not {len(master_key)}"
     return None

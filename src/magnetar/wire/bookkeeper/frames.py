@@ -22,6 +22,9 @@ PREFIX_BYTES = PREFIX.size
 FRAME_BYTES_MAX = 5 * 2**20 + 10 * 2**10
 """Prefix included. What Pulsar's bookies are set to: its largest message of 5 MiB, and room for headers and digest.
 BookKeeper's own default is 5 MiB flat."""
+ENTRY_BYTES_MAX = FRAME_BYTES_MAX - 64
+"""Of an entry as it is stored. 64 bytes are for what stands around it in the answer to any read, in either version and
+with ids of any size: what was accepted can be sent back. The frame of an add would have room for a few bytes more."""
 _BODY_BYTES_MIN = 4  # The first word of a v2 frame; no v3 message is that short.
 
 

@@ -28,7 +28,8 @@ from magnetar.wire.bookkeeper.responses_v2 import HEADER, HEADER_BODY_BYTES
 _CONTEXT = struct.Struct(">I20sq")
 _ADD = struct.Struct(">I32sqq")  # length | context | entry_id | LAC
 _ADD_HEAD_BYTES: Final = WORD.size + MASTER_KEY_BYTES  # Between the length and the entry.
-_ENTRY_OFFSET: Final = PREFIX_BYTES + _ADD_HEAD_BYTES
+ENTRY_OFFSET: Final = PREFIX_BYTES + _ADD_HEAD_BYTES
+"""Of the entry in the frame of an add."""
 _ADD_SIZE_MIN: Final = _ADD_HEAD_BYTES + ENTRY_BYTES_MIN
 _ADD_FIRST: Final = bytes((VERSION_MAX, Operation.ADD))  # Contexts of adds stand between these two in order.
 _ADD_END: Final = bytes((VERSION_MAX, Operation.ADD + 1))
@@ -109,7 +110,7 @@ def scan_adds(buffer: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX
             add_context(context)
         add_entry_id(entry_id)
         add_lac(lac)
-        add_offset(position + _ENTRY_OFFSET)
+        add_offset(position + ENTRY_OFFSET)
         add_length(size - _ADD_HEAD_BYTES)
         position = following
     return AddRun(position, entry_ids, lacs, offsets, lengths, firsts, contexts)

@@ -3,7 +3,8 @@
 Version:   every message says which version it travels in: 0 to 2 is the compact form, 3 is protobuf. A response has
            that of its request, and its `txn_id` (always 0 in the compact form, where ids link the two instead).
 Invariant: a decoded request can be served as it is: ids are in range, the ids inside an add's body are those outside,
-           a fencing read has a master key. What breaks this is a `Refusal`, with its answer ready to be sent.
+           a fencing read has a master key, keys have 20 bytes, and an entry fits the answer to any read. What breaks
+           this is a `Refusal`, with its answer ready to be sent.
 Which operation exists in which version: docs/bookkeeper-protocol.md
 """
 

@@ -27,6 +27,7 @@ from magnetar.wire.bookkeeper.packet import WORD, Operation, PacketHeader
 HEADER = struct.Struct(">IIiqq")  # With the length prefix.
 HEADER_BODY_BYTES: Final = HEADER.size - PREFIX.size
 BATCH_HEADER = struct.Struct(">IIiqqq")  # Likewise. `BatchRead.bytes_max` is for this, and for each entry 4 and itself.
+BATCH_ENTRY_HEAD_BYTES: Final = PREFIX.size
 _BODY = struct.Struct(">iqq")
 _REQUEST_ID = struct.Struct(">q")
 
@@ -55,7 +56,8 @@ def _header(response: AddResponse | ReadResponse, operation: Operation, extra_by
 
 
 def _batch_parts(response: BatchReadResponse, limit: int) -> list[Buffer]:
-    size = BATCH_HEADER.size - PREFIX.size + sum(map(len, response.bodies)) + PREFIX.size * len(response.bodies)
+    size = BATCH_HEADER.size - PREFIX.size + sum(map(len, response.bodies))
+    size += BATCH_ENTRY_HEAD_BYTES * len(response.bodies)
     check_outgoing(size, limit)
     word = PacketHeader(response.version, Operation.BATCH_READ, 0).word()
     ids = (response.ledger_id, response.entry_id, response.request_id)

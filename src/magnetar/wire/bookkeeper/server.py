@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from magnetar.wire.bookkeeper import requests_v2, requests_v3, responses_v2, responses_v3
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX_BYTES, Buffer, frame_end
-from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun, scan_adds, scan_reads
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, PREFIX_BYTES, Buffer, frame_end
+from magnetar.wire.bookkeeper.hot_path import ENTRY_OFFSET, AddRun, ReadRun, scan_adds, scan_reads
 from magnetar.wire.bookkeeper.messages import V3, AnyRequest, AnyResponse, Refusal
 
 _PROTOBUF_FIRST_BYTE_MIN = 8  # Below it, the field number is 0.
+_ADD_FRAME_BYTES_MAX = ENTRY_OFFSET + ENTRY_BYTES_MAX  # A larger one is for `decode`, which refuses it.
 
 
 class Decoded(NamedTuple):
@@ -27,10 +28,11 @@ class Decoded(NamedTuple):
 class RequestDecoder:
     """One per connection. Regions are as in frames.py; nothing of a buffer is kept."""
 
-    __slots__ = ("_limit", "_may_be_v3")
+    __slots__ = ("_add_limit", "_limit", "_may_be_v3")
 
     def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
         self._limit = limit
+        self._add_limit = min(limit, _ADD_FRAME_BYTES_MAX)
         self._may_be_v3 = True
 
     @property
@@ -40,7 +42,7 @@ class RequestDecoder:
 
     def scan_adds(self, buffer: Buffer, start: int, end: int) -> AddRun:
         """The fast way for v2; an empty run means: use `decode`."""
-        run = scan_adds(buffer, start, end, self._limit)
+        run = scan_adds(buffer, start, end, self._add_limit)
         if run.entry_ids:
             self._may_be_v3 = False
         return run

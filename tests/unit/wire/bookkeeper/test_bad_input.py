@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import RemoteProtocolError
+from magnetar.wire.bookkeeper.checks import LAC_BYTES_MAX
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
+from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.messages import (
     AddEntry,
     AddResponse,
@@ -256,6 +259,55 @@ BAD_V3 = {
         BareResponse,
     ),
 }
+
+
+BAD_KEYS = [b"", KEY[:19], KEY + b"!", b"k" * 300]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=len)
+@pytest.mark.parametrize(
+    "request_with",
+    [
+        lambda key: AddEntry(1, 2, key, entry_body(1, 2)),
+        lambda key: AddEntry(1, 2, key, entry_body(1, 2), recovery=True),
+        lambda key: ReadEntry(1, -1, fence=True, master_key=key),
+        lambda key: WriteLac(1, 2, key, struct.pack(">qq", 1, 2)),
+    ],
+    ids=["add", "recovery add", "fence", "LAC"],
+)
+def test_v3_master_key_of_another_length_than_20_bytes_is_refused(
+    request_with: Callable[[bytes], AnyRequest], key: bytes
+) -> None:
+    refusal = decoded(encode_request(request_with(key)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.EBADREQ
+    assert f"not {len(key)}" in refusal.reason
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=len)
+def test_key_of_a_read_that_does_not_fence_may_be_anything(key: bytes) -> None:
+    assert decoded(encode_request(ReadEntry(1, 2, master_key=key))) == ReadEntry(1, 2, master_key=key)
+
+
+def test_explicit_lac_is_taken_up_to_a_limit_far_above_what_clients_send() -> None:
+    ids = struct.pack(">qq", 1, 2)
+    longest = WriteLac(1, 2, KEY, ids.ljust(LAC_BYTES_MAX, b"d"))
+    assert decoded(encode_request(longest)) == longest
+    for size in (LAC_BYTES_MAX + 1, 2**16, 5 * 2**20):
+        refusal = decoded(encode_request(WriteLac(1, 2, KEY, ids.ljust(size, b"d"))))
+        assert isinstance(refusal, Refusal)
+        assert refusal.code is Code.EBADREQ
+    assert 10 * max(len(entry_digest(kind, b"p").seal_lac(1, 2)) for kind in DigestType) <= LAC_BYTES_MAX
+
+
+def test_compact_add_of_an_entry_that_no_answer_could_carry_is_refused() -> None:
+    rest = bytes(ENTRY_BYTES_MAX - len(entry_body(1, 2)))
+    largest = v2(1, KEY + entry_body(1, 2, rest=rest))
+    assert RequestDecoder().scan_adds(largest, 0, len(largest)).entry_ids == [2]
+    larger = v2(1, KEY + entry_body(1, 2, rest=rest + b"!"))
+    assert len(larger) < FRAME_BYTES_MAX
+    assert RequestDecoder().scan_adds(larger, 0, len(larger)).entry_ids == []
+    assert answer_to(decoded(larger), 2) == AddResponse(Code.EBADREQ, 1, 2, version=2)
 
 
 @pytest.mark.parametrize("what", BAD_V3)
