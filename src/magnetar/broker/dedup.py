@@ -7,6 +7,8 @@ Durable:   cursor `pulsar.dedup`: the persisted ids as its long properties, its 
            taken. On open the entries behind it are read, before anybody may publish.
 Recorded:  only after the write is durable. When a write fails, its topic is unloaded, and this with it: what is in the
            log then decides.
+Ids:       what the cursor's properties can hold: a Java `long`, not negative. A higher one is refused when it is sent.
+           In the log, where it may be from before, it is read as Java reads it: as negative, and so it is nothing.
 Chunks:    all chunks of a message have its sequence id; only the last one makes it a whole, here and when replaying.
 Forgotten: producers that were not connected for long, the oldest first beyond the limit.
 """
@@ -19,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from magnetar.broker.producer import Publish
-from magnetar.errors import MalformedEntryError
+from magnetar.errors import MalformedEntryError, NotAllowedError
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 CURSOR_NAME: Final = "pulsar.dedup"
 _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 8 * 2**20
+SEQUENCE_ID_MAX: Final = 2**63 - 1
 
 
 class Verdict(enum.Enum):
@@ -50,7 +53,13 @@ class SequenceIds:
         """What the last verdict changed: the producer and what was pushed before; or an uncounted entry's key."""
 
     def judge(self, producer: str, sequence_id: int, highest_sequence_id: int, *, counts: bool) -> Verdict:
-        """Of an entry that is to be appended. If it is new, it is pushed now."""
+        """Of an entry that is to be appended. If it is new, it is pushed now. NotAllowedError if its id could not be
+        remembered."""
+        if sequence_id > SEQUENCE_ID_MAX or highest_sequence_id > SEQUENCE_ID_MAX:
+            raise NotAllowedError(
+                f"sequence id {max(sequence_id, highest_sequence_id)} of producer {producer!r} is beyond "
+                f"{SEQUENCE_ID_MAX}, the highest that deduplication knows: use lower ones"
+            )
         if not counts:
             key = (producer, sequence_id)
             self._uncounted[key] = self._uncounted.get(key, 0) + 1
@@ -68,7 +77,7 @@ class SequenceIds:
         """In the order of the log, which is that of `judge` for each producer."""
         if self._uncounted and self._take_uncounted((producer, sequence_id)):
             return
-        highest = max(sequence_id, highest_sequence_id)
+        highest = _highest_of(sequence_id, highest_sequence_id)
         if highest > self.persisted.get(producer, -1):
             self.persisted[producer] = highest
 
@@ -86,7 +95,7 @@ class SequenceIds:
             return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
             return
-        highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+        highest = _highest_of(metadata.sequence_id, metadata.highest_sequence_id)
         if highest > self.persisted.get(metadata.producer_name, -1):
             self.persisted[metadata.producer_name] = self._pushed[metadata.producer_name] = highest
 
@@ -107,6 +116,16 @@ class SequenceIds:
     def forget(self, producer: str) -> None:
         self.persisted.pop(producer, None)
         self._pushed.pop(producer, None)
+
+
+def _highest_of(sequence_id: int, highest_sequence_id: int) -> int:
+    """Of what is in the log, whether or not it was judged."""
+    highest = max(sequence_id, highest_sequence_id)
+    return highest if highest <= SEQUENCE_ID_MAX else max(_as_long(sequence_id), _as_long(highest_sequence_id))
+
+
+def _as_long(number: int) -> int:
+    return number if number <= SEQUENCE_ID_MAX else number - 2**64
 
 
 class DedupCursor(Protocol):

@@ -3,6 +3,7 @@
 Publish:   checked, judged for duplicates, appended; answered when it is durable, in the order of the log, all of one
            run of the log at once.
 Refused:   once the log has failed or the topic ends, nothing more is taken; whoever waits for room hears it.
+Terminated: the log itself takes no more, and fails what waited in line. That is no end of the topic: it is read on.
 Read next: dedup.py, producers.py, persistent_subscribing.py; topic/log.py
 """
 
@@ -164,7 +165,8 @@ class PublishingSide(Topic):
             start = end
 
     def on_append_failed(self, tokens: Sequence[Publish], error: MagnetarError) -> None:
-        self._refuse(error)
+        if not isinstance(error, TopicTerminatedError):  # Else it takes no more, and is read to its end.
+            self._refuse(error)
         by_producer: dict[Producer, list[Publish]] = {}
         for publish in tokens:
             by_producer.setdefault(publish[0], []).append(publish)

@@ -52,7 +52,7 @@ class SubscribingSide(PublishingSide):
                 "make it first"
             )
         subscription = await self._subscriptions.get_or_make(options)
-        if options.rollback_s > 0:
+        if options.rollback_s > 0 and not subscription.awaits_return:  # Else it comes back to where it sought.
             wanted_ms = self._entropy.wall_ms() - options.rollback_s * 1000
             await self._finish(subscription.seek(await self.log.position_at_time(wanted_ms)))
         self.require_readable()
@@ -81,9 +81,11 @@ class SubscribingSide(PublishingSide):
 
     def remove_consumer(self, subscription: SubscriptionLike, consumer: Consumer) -> None:
         super().remove_consumer(subscription, consumer)
-        found = cast("Subscription", subscription)
-        if not found.cursor.is_durable and not found.consumers and not self._is_gone:
-            self._finish.begin(self._subscriptions.end_if_unused(found))
+        self._on_left(cast("Subscription", subscription))
+
+    def _on_left(self, subscription: Subscription) -> None:
+        if not subscription.cursor.is_durable and not subscription.consumers and not self._is_gone:
+            self._finish.begin(self._subscriptions.end_if_unused(subscription))
 
     # --- where they stand ---------------------------------------------------------------------------------------------
 

@@ -101,7 +101,14 @@ class PersistentTopic(SubscribingSide):
                 await self._check_that_nobody_overtook()
             await self.compaction.restore()
             self._subscriptions = Subscriptions(
-                self.name, self.log, self.compaction.view, self.cursors, config.dispatch, parts.entropy, self.policies
+                self.name,
+                self.log,
+                self.compaction.view,
+                self.cursors,
+                config.dispatch,
+                parts.entropy,
+                self.policies,
+                self._on_left,
             )
             if epoch := self.log.properties.get(EPOCH_PROPERTY):
                 self.producers.epoch = int(epoch)
@@ -171,7 +178,10 @@ class PersistentTopic(SubscribingSide):
 
     async def terminate(self) -> Position:
         """No more messages, for ever; consumers that have read all are told."""
-        last = await self._finish(self.log.terminate())
+        return await self._finish(self._terminate())  # With what follows: somebody may be held until there is room.
+
+    async def _terminate(self) -> Position:
+        last = await self.log.terminate()
         self.on_room()
         self.disconnect_producers()
         for subscription in list(self.subscriptions.values()):

@@ -2,9 +2,11 @@
 
 Shared:    any number, each name once. A producer of the same connection, id and name with a higher epoch replaces
            itself; a name held by another connection is given away only if that connection is dead.
-Exclusive: alone, or refused for good. `WAIT_FOR_EXCLUSIVE` queues; `EXCLUSIVE_WITH_FENCING` throws the others out.
-Epoch:     every new exclusive producer gets the next topic epoch, durable before it is admitted. One that reconnects
-           with an epoch that is behind is fenced: somebody else has published in between.
+Exclusive: alone, or refused for good. `WAIT_FOR_EXCLUSIVE` queues; `EXCLUSIVE_WITH_FENCING` throws the others out, also
+           those that are being admitted: after everything that an admission waits for it is seen whether it still may.
+Epoch:     every new exclusive producer gets the next topic epoch, durable before it is admitted. They are stored one at
+           a time, in their order; nobody waits for more than the one that is being stored, as those between are fenced.
+           One that reconnects with an epoch that is behind is fenced: somebody else has published in between.
 Limits:    the topic's maximum of producers (of users, not of replicators or brokers), and per client address.
 Read next: topic.py
 """
@@ -34,7 +36,11 @@ class Producers:
         """Zero: no limit."""
         self.max_same_address = 0
         self._by_name: dict[str, Producer] = {}
-        self._exclusive: str | None = None
+        self._exclusive: Producer | None = None
+        """Who has the topic alone, or is being admitted for that."""
+        self._epoch_taken = -1
+        """The highest that is on its way to be stored: nobody else gets it."""
+        self._storing = asyncio.Lock()
         self._waiting: deque[tuple[Producer, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
@@ -60,12 +66,11 @@ class Producers:
         """Returns the topic's epoch when the producer may publish. `on_queued` is called if it must wait for that."""
         if not producer.is_remote:
             self.require_room()
-        await self._gain_access(producer, on_queued)
         try:
+            await self._gain_access(producer, on_queued)
             await self._take_name(producer)
         except BaseException:
-            if self._exclusive == producer.name:
-                self._give_up_access()
+            self._give_up_access(producer)
             raise
         producer.topic_epoch = self.epoch
         return self.epoch
@@ -76,60 +81,63 @@ class Producers:
         if self._by_name.get(producer.name) is not producer:
             return
         del self._by_name[producer.name]
-        if self._exclusive is not None or not self._by_name:
-            self._give_up_access()
+        if self._exclusive is None and not self._by_name:
+            self._pass_on_access()
+        self._give_up_access(producer)
 
     # --- access -------------------------------------------------------------------------------------------------------
 
     async def _gain_access(self, producer: Producer, on_queued: Callable[[], None]) -> None:
         mode = producer.options.access_mode
-        taken = self._exclusive is not None or bool(self._waiting)
         if mode is AccessMode.SHARED:
-            if taken:
-                raise ProducerBusyError(f"topic {self._topic} has an exclusive producer: {self._exclusive}")
+            self._require_access(producer)
             return
+        self._require_epoch(producer)
         if mode is AccessMode.EXCLUSIVE:
-            self._require_alone(taken)
+            self._require_alone()
         elif mode is AccessMode.EXCLUSIVE_WITH_FENCING:
             self._throw_out_all()
         elif self._exclusive is not None or self._by_name:
             await self._wait_for_access(producer, on_queued)
-            return
-        await self._take_access(producer)
+            self._require_epoch(producer)
+        self._exclusive = producer  # At once: nobody else may begin while the epoch is stored.
+        await self._take_epoch(producer)
 
-    def _require_alone(self, taken: bool) -> None:
-        if taken:
-            raise ProducerFencedError(f"topic {self._topic} has an exclusive producer: {self._exclusive}")
+    def _require_access(self, producer: Producer) -> None:
+        """Again after each wait: others come meanwhile, and one that fences has not seen this one."""
+        if producer.options.access_mode is not AccessMode.SHARED:
+            if self._exclusive is not producer:
+                raise self._taken_by_another()
+        elif self._is_taken:
+            raise ProducerBusyError(f"topic {self._topic} has an exclusive producer: {self._exclusive_name}")
+
+    def _require_alone(self) -> None:
+        if self._is_taken:
+            raise ProducerFencedError(f"topic {self._topic} has an exclusive producer: {self._exclusive_name}")
         if self._by_name:
             raise ProducerFencedError(f"topic {self._topic} has producers that share it")
+
+    @property
+    def _is_taken(self) -> bool:
+        return self._exclusive is not None or bool(self._waiting)
+
+    @property
+    def _exclusive_name(self) -> str | None:
+        return None if self._exclusive is None else self._exclusive.name
 
     def _throw_out_all(self) -> None:
         waiting, self._waiting = self._waiting, deque()
         for _, admitted in waiting:
             if not admitted.done():
-                admitted.set_exception(ProducerFencedError(f"another producer took topic {self._topic} for itself"))
+                admitted.set_exception(self._taken_by_another())
         thrown_out, self._by_name = list(self._by_name.values()), {}
-        self._exclusive = None
+        self._exclusive = None  # One that is being admitted sees it.
         for producer in thrown_out:
             producer.is_closed = True
             producer.sink.close_producer(producer)
 
-    async def _take_access(self, producer: Producer) -> None:
-        claimed = producer.options.topic_epoch
-        if claimed is not None and claimed < (-1 if self.epoch is None else self.epoch):
-            raise ProducerFencedError(
-                f"the epoch of topic {self._topic} is {self.epoch}, the producer's is {claimed}: another exclusive "
-                "producer was there in between"
-            )
-        self._exclusive = producer.name  # At once: nobody else may begin while the epoch is stored.
-        epoch = claimed if claimed is not None else (0 if self.epoch is None else self.epoch + 1)
-        try:
-            if epoch != self.epoch:
-                await self._store_epoch(epoch)
-        except BaseException:
-            self._give_up_access()
-            raise
-        self.epoch = epoch
+    def _taken_by_another(self) -> ProducerFencedError:
+        return ProducerFencedError(f"another producer took topic {self._topic} for itself")
 
     async def _wait_for_access(self, producer: Producer, on_queued: Callable[[], None]) -> None:
         if len(self._waiting) >= WAITING_MAX:
@@ -139,21 +147,22 @@ class Producers:
         on_queued()
         try:
             await admitted  # As long as it takes: the client waits, too, and its end cancels this.
-        except BaseException:
-            if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
-                self._give_up_access()  # It was this one's turn, and its client has gone.
-            raise
         finally:
             self._stop_waiting(producer)
-        await self._take_access(producer)
+        self._require_access(producer)
 
-    def _give_up_access(self) -> None:
+    def _give_up_access(self, producer: Producer) -> None:
+        """Unless another one has it, or has taken it since."""
+        if self._exclusive is producer:
+            self._pass_on_access()
+
+    def _pass_on_access(self) -> None:
         """The next one that waits gets it."""
         self._exclusive = None
         while self._waiting:
             producer, admitted = self._waiting.popleft()
             if not admitted.done():
-                self._exclusive = producer.name  # Until it has really got it, nobody else may.
+                self._exclusive = producer  # Until it has really got it, nobody else may.
                 admitted.set_result(None)
                 return
 
@@ -163,6 +172,38 @@ class Producers:
                 self._waiting.remove(waiting)
                 if not waiting[1].done():
                     waiting[1].cancel()
+
+    # --- epochs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _last_epoch(self) -> int:
+        """Stored, or about to be."""
+        return max(self._epoch_taken, -1 if self.epoch is None else self.epoch)
+
+    def _require_epoch(self, producer: Producer) -> None:
+        """Before anybody is thrown out for it."""
+        claimed = producer.options.topic_epoch
+        if claimed is not None and claimed < self._last_epoch:
+            raise ProducerFencedError(
+                f"the epoch of topic {self._topic} is {self._last_epoch}, the producer's is {claimed}: another "
+                "exclusive producer was there in between"
+            )
+
+    async def _take_epoch(self, producer: Producer) -> None:
+        """The next one, or that with which the producer comes back."""
+        claimed = producer.options.topic_epoch
+        epoch = self._epoch_taken = self._last_epoch + 1 if claimed is None else claimed
+        try:
+            async with self._storing:
+                self._require_access(producer)  # If it was fenced in line, nothing is stored for it.
+                if epoch != self.epoch:
+                    await self._store_epoch(epoch)
+                self.epoch = epoch
+        except BaseException:
+            if self._epoch_taken == epoch:
+                self._epoch_taken = -1  # Nobody was admitted with it: the next one may have it.
+            raise
+        self._require_access(producer)
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -176,6 +217,7 @@ class Producers:
             self._by_name[producer.name] = producer
         elif old.sink is not producer.sink and not await old.sink.check_alive():
             self.remove(old)  # Its connection has said so already, unless it was slow.
+            self._require_access(producer)
             await self._take_name_of_the_dead(producer)
         else:
             raise self._name_is_taken(producer)

@@ -4,13 +4,17 @@ Type:      that of its consumers; it may change whenever none is connected, and 
 Durable:   acknowledgements change the cursor at once and are stored a little later; `flush` waits for that, for clients
            that want a receipt.
 Fenced:    while it is reset or deleted, consumers are refused; they try again by themselves. `wait_open` waits for it.
+Reader's:  one that is not durable ends with its last consumer. A seek disconnects that one, too, and its client comes
+           back with the message it once began at, which is not where it sought: so the subscription waits for it,
+           for a while (`awaits_return`), and its cursor says where to go on. `on_left` hears when nobody came.
 Read next: dispatch/__init__.py (how entries are handed out), consumer.py, delayed.py; docs/subscriptions.md
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from magnetar.broker.consumer import Consumer, SubscriptionType
 from magnetar.broker.dispatch.backlog import acknowledge_before, entries_to_skip, peek
@@ -34,6 +38,9 @@ from magnetar.runtime.entropy import Entropy
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
+RETURN_S: Final = 120.0
+"""How long a reader that sought may stay away: twice the longest pause that clients make between two attempts."""
+
 
 class Subscription:
     """All methods that are not `async` return at once; what follows happens in later turns of the loop."""
@@ -51,9 +58,10 @@ class Subscription:
         limits: DispatchLimits | None = None,
         topic_rate: DispatchRate | None = None,
         compacted: EntrySource | None = None,
+        on_left: Callable[[Subscription], None] | None = None,
     ) -> None:
         """`limits` are the policies' (None: the configuration's); `topic_rate` is shared by a topic's subscriptions;
-        `compacted` is what `read_compacted` consumers read instead of `log`."""
+        `compacted` is what `read_compacted` consumers read instead of `log`; `on_left`: see above."""
         self.name = name
         self.cursor = cursor
         self.is_replicated = False
@@ -68,6 +76,9 @@ class Subscription:
         self._opened = asyncio.Event()
         self._opened.set()
         self._is_closed = False
+        self._on_left = on_left
+        self._return_timer: asyncio.TimerHandle | None = None
+        self._sought: Position | None = None  # Where those that are awaited go on.
         self._departed = Departed()
         self._closing: set[asyncio.Task[None]] = set()
         self._apply_rate()
@@ -93,6 +104,11 @@ class Subscription:
     def is_fenced(self) -> bool:
         return bool(self._fenced)
 
+    @property
+    def awaits_return(self) -> bool:
+        """Whether a seek has disconnected the consumers of a reader's subscription and none has come back yet."""
+        return self._return_timer is not None
+
     async def wait_open(self, timeout: float) -> None:
         """Until consumers are accepted. SubscriptionFencedError if that takes too long or will never be."""
         try:
@@ -113,8 +129,11 @@ class Subscription:
             dispatcher = self._dispatcher_for(consumer)
         else:
             check_compatible(dispatcher, consumer)
+        if self._sought is not None:
+            consumer.start = self._sought  # Not where it once began: its client does not know the place of a time.
         dispatcher.add_consumer(consumer)
         consumer.is_connected = True
+        self._stop_awaiting()
         self._tell_end()
 
     def _dispatcher_for(self, consumer: Consumer) -> Dispatcher:
@@ -157,6 +176,26 @@ class Subscription:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.sink.disconnect(why)
+
+    # --- readers that sought ------------------------------------------------------------------------------------------
+
+    def _await_return(self) -> None:
+        """Before they are disconnected: whoever sees that nobody is left must see this, too."""
+        if self.cursor.is_durable or not (self.consumers or self.awaits_return):
+            return
+        self._stop_awaiting()
+        self._return_timer = asyncio.get_running_loop().call_later(RETURN_S, self._on_nobody_returned)
+
+    def _stop_awaiting(self) -> None:
+        self._sought = None
+        if self._return_timer is not None:
+            self._return_timer.cancel()
+            self._return_timer = None
+
+    def _on_nobody_returned(self) -> None:
+        self._stop_awaiting()
+        if self._on_left is not None:
+            self._on_left(self)
 
     # --- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -226,8 +265,10 @@ class Subscription:
         when it returns; if it raises, the cursor is where it was."""
         self._fence("it is being reset to another position")
         try:
+            self._await_return()
             self.disconnect_all("the subscription is reset to another position")
             await self.cursor.reset(position, still_unacked, batch_size)
+            self._sought = position if self.awaits_return else None
             await self._drop_dispatcher()
         finally:
             self._unfence()
@@ -330,6 +371,7 @@ class Subscription:
     async def aclose(self, why: str = "the topic is unloaded") -> None:
         """Disconnects consumers and ends reading. The cursor is its owner's to close."""
         self._is_closed = True
+        self._stop_awaiting()
         self._opened.set()
         self.disconnect_all(why)
         await self._drop_dispatcher()

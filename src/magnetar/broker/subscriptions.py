@@ -2,7 +2,8 @@
 
 Durable:   each has a cursor, and is there whether or not a consumer is. Those of deduplication and compaction are
            cursors without a subscription.
-Reader's:  one that is not durable has a cursor in memory, and ends with its last consumer.
+Reader's:  one that is not durable has a cursor in memory, and ends with its last consumer; but not while it waits for
+           one that a seek has disconnected. Who comes back goes on there, whatever message he says he begins at.
 Once:      whoever asks for a subscription that is being made waits for it.
 Read next: persistent_topic.py, subscription.py; topic/cursors.py
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.broker.consumer import Consumer
@@ -48,7 +49,9 @@ class Subscriptions:
         config: DispatchConfig,
         entropy: Entropy,
         policies: EffectivePolicies,
+        on_left: Callable[[Subscription], None],
     ) -> None:
+        """`on_left`: nobody is connected to this one any more, and nobody is awaited (`end_if_unused`)."""
         self._topic = topic
         self._log = log_
         self._compacted = compacted
@@ -56,6 +59,7 @@ class Subscriptions:
         self._config = config
         self._entropy = entropy
         self._policies = policies
+        self._on_left = on_left
         self._topic_rate = _rate_of(str(topic), policies)
         self._making: dict[str, asyncio.Task[Subscription]] = {}
         self.by_name: dict[str, Subscription] = {}
@@ -133,8 +137,8 @@ class Subscriptions:
         await self._cursors.delete(name)
 
     async def end_if_unused(self, subscription: Subscription) -> None:
-        """One that is not durable ends with its last consumer."""
-        if subscription.cursor.is_durable or subscription.consumers:
+        """One that is not durable ends with its last consumer, unless that one comes back from a seek."""
+        if subscription.cursor.is_durable or subscription.consumers or subscription.awaits_return:
             return
         if self.by_name.get(subscription.name) is subscription:
             self._drop(subscription.name, subscription)
@@ -166,6 +170,7 @@ class Subscriptions:
             limits=self._limits_of(name),
             topic_rate=self._topic_rate,
             compacted=self._compacted,
+            on_left=self._on_left,
         )
 
     def _limits_of(self, name: str) -> DispatchLimits:

@@ -3,7 +3,8 @@
 Group:     whoever asks while a write is under way shares the next one, which has the state as it is when it begins.
            Nobody waits for a timer, and a crowd waits for two writes at most.
 Lazy:      `flush_soon` asks some time later, once for all that happens until then.
-Failure:   those who wait are told; the state is stored with the next flush, which comes by itself.
+Failure:   those who wait are told; the state is stored with the next flush, which comes by itself. So it is when the
+           state cannot even be written down.
 Fenced:    nothing is stored any more, and `on_fenced` is called, once.
 Read next: cursor.py, cursor_home.py
 """
@@ -110,9 +111,9 @@ class CursorFlusher:
         async with self._turn:
             waiting, self._next = self._next, None
             assert waiting is not None
-            snapshot = self._take_snapshot()
-            self._writing = (snapshot.version, waiting)
             try:
+                snapshot = self._written_down()
+                self._writing = (snapshot.version, waiting)
                 if snapshot.version != self.stored_version:
                     self.check_open()
                     await self._store(snapshot)
@@ -124,6 +125,14 @@ class CursorFlusher:
                 _tell(waiting, error)
         if error is not None:
             self.flush_soon()
+
+    def _written_down(self) -> Snapshot:
+        """The state as it is. Whatever is wrong with it is a CursorError: whoever waits for the write must hear of it,
+        and one bad value must not end the writing of all that comes after it."""
+        try:
+            return self._take_snapshot()
+        except Exception as error:
+            raise self._failed(f"its state cannot be written down: {error!r}") from error
 
     async def _delete_unused_ledgers(self) -> None:
         async with self._turn:
@@ -199,9 +208,9 @@ class CursorFlusher:
         async with self._turn:
             try:
                 if self._end is None:
-                    snapshot = self._take_snapshot()
-                    is_stored = snapshot.version == self.stored_version
                     self._finish(CursorClosedError(f"the cursor {self._name} is closed: open the topic again"))
+                    snapshot = self._written_down()
+                    is_stored = snapshot.version == self.stored_version
                     await self._in_time(self._home.close(snapshot, is_stored=is_stored))
                     self._on_stored(snapshot)
             finally:

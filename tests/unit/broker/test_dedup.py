@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.dedup import SequenceIds, Verdict
+from magnetar.errors import NotAllowedError
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
 
@@ -65,6 +67,28 @@ def test_replaying_markers_and_old_messages_changes_nothing() -> None:
     ids.replay(MessageMetadata(producer_name="p", sequence_id=3, publish_time=1))
     ids.replay(MessageMetadata(producer_name="p", sequence_id=99, publish_time=1, marker_type=1))
     assert ids.persisted == {"p": 9}
+
+
+@pytest.mark.parametrize(("sequence_id", "highest"), [(2**63, 0), (2**64 - 1, 0), (1, 2**63), (1, 2**64 - 1)])
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_sequence_id_beyond_a_javas_long_is_refused_and_changes_nothing(
+    sequence_id: int, highest: int, counts: bool
+) -> None:
+    ids = SequenceIds({"p": 0})
+    with pytest.raises(NotAllowedError, match="sequence id"):
+        judge(ids, sequence_id, highest, counts=counts)
+    assert (ids.persisted, ids.pushed("p")) == ({"p": 0}, 0)
+    assert judge(ids, 2**63 - 1) is Verdict.NEW
+
+
+def test_sequence_ids_in_the_log_that_nobody_judged_are_read_as_java_reads_them() -> None:
+    ids = SequenceIds()
+    for sequence_id, highest in ((2**64 - 1, 0), (2**63, 2**64 - 1), (4, 2**63)):
+        ids.replay(
+            MessageMetadata(producer_name="p", sequence_id=sequence_id, highest_sequence_id=highest, publish_time=1)
+        )
+        ids.on_persisted("q", sequence_id, highest)
+    assert ids.persisted == {"p": 4, "q": 4}
 
 
 def test_producers_do_not_know_of_one_another() -> None:

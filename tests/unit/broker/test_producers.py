@@ -29,6 +29,15 @@ class Sink:
         return self.is_alive
 
 
+class SlowSink(Sink):
+    """Of a connection that is dead, which takes some turns of the loop to be found out."""
+
+    async def check_alive(self) -> bool:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return False
+
+
 class Epochs:
     def __init__(self) -> None:
         self.stored: list[int] = []
@@ -160,6 +169,102 @@ async def test_a_fencing_producer_closes_all_and_fails_those_that_wait() -> None
     assert first.is_closed
     with pytest.raises(ProducerFencedError):
         await waiting
+
+
+@pytest.mark.parametrize("name", ["b", "a"], ids=["another name", "the same name"])
+@pytest.mark.parametrize("mode", [AccessMode.EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING])
+async def test_a_fencing_producer_fences_one_whose_epoch_is_being_stored(mode: AccessMode, name: str) -> None:
+    epochs = Epochs()
+    producers = Producers("t", epochs.store)
+    fencing = producer(name, AccessMode.EXCLUSIVE_WITH_FENCING)
+    outcomes = await asyncio.gather(
+        producers.admit(producer("a", mode), nothing), producers.admit(fencing, nothing), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [ProducerFencedError, int]
+    assert list(producers) == [fencing]
+    assert epochs.stored == sorted(set(epochs.stored))
+    with pytest.raises(ProducerFencedError):
+        await producers.admit(producer("c", AccessMode.EXCLUSIVE), nothing)
+
+
+async def test_of_many_that_fence_at_the_same_moment_the_last_one_stays_and_those_that_wait_get_their_turn() -> None:
+    epochs = Epochs()
+    producers = Producers("t", epochs.store)
+    all_ = [producer(f"p{number}", AccessMode.EXCLUSIVE_WITH_FENCING) for number in range(5)]
+    admitting = [asyncio.ensure_future(producers.admit(each, nothing)) for each in all_]
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(producers.admit(producer("w", AccessMode.WAIT_FOR_EXCLUSIVE), nothing))
+    outcomes = await asyncio.gather(*admitting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ProducerFencedError] * 4 + [int]
+    assert list(producers) == [all_[-1]]
+    last = all_[-1].topic_epoch
+    assert last is not None
+    producers.remove(all_[-1])
+    assert await waiting > last
+    assert epochs.stored == sorted(set(epochs.stored))
+
+
+async def test_a_fencing_producer_fences_one_whose_turn_has_just_come() -> None:
+    producers = Producers("t", Epochs().store)
+    shared = producer("shared")
+    await producers.admit(shared, nothing)
+    waiting = asyncio.ensure_future(producers.admit(producer("w", AccessMode.WAIT_FOR_EXCLUSIVE), nothing))
+    await asyncio.sleep(0)
+    producers.remove(shared)  # Its turn, of which it does not know yet.
+    fencing = producer("f", AccessMode.EXCLUSIVE_WITH_FENCING)
+    await producers.admit(fencing, nothing)
+    with pytest.raises(ProducerFencedError):
+        await waiting
+    assert list(producers) == [fencing]
+
+
+async def test_one_that_is_fenced_and_gives_up_does_not_give_away_what_the_other_has() -> None:
+    producers = Producers("t", Epochs().store)
+    admitting = asyncio.ensure_future(producers.admit(producer("a", AccessMode.EXCLUSIVE), nothing))
+    await asyncio.sleep(0)
+    fencing = producer("a", AccessMode.EXCLUSIVE_WITH_FENCING)
+    taking = asyncio.ensure_future(producers.admit(fencing, nothing))
+    await asyncio.sleep(0)
+    admitting.cancel()
+    await taking
+    assert list(producers) == [fencing]
+    with pytest.raises(ProducerBusyError):
+        await producers.admit(producer("shared"), nothing)
+
+
+async def test_one_that_takes_the_name_of_the_dead_does_not_slip_in_beside_an_exclusive_producer() -> None:
+    producers = Producers("t", Epochs().store)
+    await producers.admit(producer("a", sink=SlowSink()), nothing)
+    slow = asyncio.ensure_future(producers.admit(producer("a"), nothing))
+    await asyncio.sleep(0)
+    fencing = producer("f", AccessMode.EXCLUSIVE_WITH_FENCING)
+    await producers.admit(fencing, nothing)
+    with pytest.raises(ProducerBusyError):
+        await slow
+    assert list(producers) == [fencing]
+
+
+async def test_one_that_comes_back_with_an_older_epoch_throws_nobody_out() -> None:
+    producers, sink = Producers("t", Epochs().store, epoch=5), Sink()
+    rightful = producer("a", AccessMode.EXCLUSIVE, sink=sink)
+    await producers.admit(rightful, nothing)
+    with pytest.raises(ProducerFencedError):
+        await producers.admit(producer("b", AccessMode.EXCLUSIVE_WITH_FENCING, topic_epoch=5), nothing)
+    assert (list(producers), sink.closed) == ([rightful], [])
+
+
+async def test_one_that_waited_with_an_older_epoch_is_fenced_and_passes_its_turn_on() -> None:
+    producers = Producers("t", Epochs().store)
+    first = producer("a", AccessMode.EXCLUSIVE)
+    await producers.admit(first, nothing)
+    old = asyncio.ensure_future(producers.admit(producer("b", AccessMode.WAIT_FOR_EXCLUSIVE, topic_epoch=0), nothing))
+    new = asyncio.ensure_future(producers.admit(producer("c", AccessMode.WAIT_FOR_EXCLUSIVE), nothing))
+    await asyncio.sleep(0)
+    producers.epoch = 1  # Another exclusive producer was there in between.
+    producers.remove(first)
+    with pytest.raises(ProducerFencedError):
+        await old
+    assert await new == 2
 
 
 async def test_limits_count_users_and_their_addresses_but_not_replicators() -> None:

@@ -160,6 +160,29 @@ async def test_a_failed_write_is_told_and_stored_later_by_itself() -> None:
 
 
 @on_virtual_time
+async def test_a_state_that_cannot_be_written_down_is_told_and_stored_later_when_it_can() -> None:
+    world, _, cursor = await world_with_cursor()
+    cursor.set_long_properties({"p": 2**63})
+    with pytest.raises(CursorNotStoredError, match="tried again"):
+        async with asyncio.timeout(60):
+            await cursor.flush()
+    cursor.set_long_properties({"p": 2**63 - 1})
+    await asyncio.sleep(30)
+    assert cursor.is_stored
+    assert (await reopened(world)).long_properties == {"p": 2**63 - 1}
+
+
+@on_virtual_time
+async def test_a_cursor_whose_state_cannot_be_written_down_is_closed_all_the_same() -> None:
+    _, _, cursor = await world_with_cursor()
+    cursor.set_long_properties({"p": 2**63})
+    with pytest.raises(CursorNotStoredError):
+        await cursor.aclose()
+    with pytest.raises(CursorClosedError):
+        await cursor.flush()
+
+
+@on_virtual_time
 async def test_a_write_that_never_ends_is_given_up_in_time() -> None:
     _, steps, cursor = await world_with_cursor(config=CursorConfig(store_timeout_ms=5_000))
     every_add_hangs(steps, asyncio.Event())

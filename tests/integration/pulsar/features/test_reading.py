@@ -57,6 +57,30 @@ def test_a_reader_seeks(client: pulsar.Client, topic: str) -> None:
     assert read_all(reader) == sent
 
 
+def test_a_reader_seeks_to_a_message(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    ids = [producer.send(f"m-{number}".encode()) for number in range(5)]
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert len(read_all(reader)) == 5
+    reader.seek(ids[2])
+    assert read_all(reader) == ["m-3", "m-4"]
+    reader.seek(ids[0])
+    assert read_all(reader) == ["m-1", "m-2", "m-3", "m-4"]
+
+
+@pytest.mark.parametrize("start", [pulsar.MessageId.earliest, pulsar.MessageId.latest], ids=["earliest", "latest"])
+def test_a_reader_seeks_to_a_time(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> None:
+    send_texts(client, topic, 3)
+    between = int(time.time() * 1000) + 1  # The broker goes by its own clock, which is read after the producer's.
+    wait_for(lambda: time.time() * 1000 > between, what="a later time")
+    sent = send_texts(client, topic, 3, first=3)
+    reader = client.create_reader(topic, start)
+    reader.seek(between)
+    assert [reader.read_next(PATIENCE_MS).data().decode() for _ in range(3)] == sent
+    reader.seek(between)
+    assert [reader.read_next(PATIENCE_MS).data().decode() for _ in range(3)] == sent
+
+
 def test_an_empty_topic_has_nothing_to_read(client: pulsar.Client, topic: str) -> None:
     assert not client.create_reader(topic, pulsar.MessageId.earliest).has_message_available()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, batch, br
 
 SHARED, FAILOVER = CommandSubscribe.Shared, CommandSubscribe.Failover
 EARLIEST = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+LATEST = MessageIdData(ledgerId=2**63 - 1, entryId=2**48 - 1)  # As the C++ client says it.
 
 
 async def filled(world: BrokerWorld, count: int, topic: str = "t") -> tuple[Talker, list[MessageIdData]]:
@@ -242,8 +244,7 @@ async def test_a_reader_from_the_earliest_message_gets_all_and_from_the_latest_o
     await talker.subscribe("t", "all", 1, durable=False, start_message_id=EARLIEST)
     talker.flow(10, 1)
     assert await receive(talker, 2) == [b"0", b"1"]
-    latest = MessageIdData(ledgerId=2**63 - 1, entryId=2**48 - 1)  # As the C++ client says it.
-    await talker.subscribe("t", "new", 2, durable=False, start_message_id=latest)
+    await talker.subscribe("t", "new", 2, durable=False, start_message_id=LATEST)
     talker.flow(10, 2)
     await talker.published(99, 7, b"7")
     seen = [(await talker.answer(BaseCommand.MESSAGE)).message for _ in range(2)]
@@ -268,6 +269,115 @@ async def test_seeking_disconnects_the_consumer_which_comes_back_where_it_sought
     await talker.subscribe("t")
     talker.flow(10)
     assert await receive(talker, 3) == [b"2", b"3", b"4"]
+
+
+async def seek(talker: Talker, *, to: MessageIdData | None = None, publish_ms: int = 0) -> None:
+    """Returns when the consumer with the number 1 is disconnected and the seek is answered."""
+    command = BaseCommand(type=BaseCommand.SEEK)
+    command.seek.consumer_id, command.seek.request_id = 1, talker.next_request()
+    if to is None:
+        command.seek.message_publish_time = publish_ms
+    else:
+        command.seek.message_id.CopyFrom(to)
+    talker.send(command)
+    for kind in (BaseCommand.CLOSE_CONSUMER, BaseCommand.SUCCESS):
+        await talker.answer(kind)
+
+
+async def later_ms() -> int:
+    """A time behind all that was published, which has come."""
+    later = time.time_ns() // 1_000_000 + 1
+    await until(lambda: time.time_ns() // 1_000_000 > later, "a later time")
+    return later
+
+
+@pytest.mark.parametrize("start", [EARLIEST, LATEST], ids=["earliest", "latest"])
+async def test_a_reader_that_sought_a_time_comes_back_there_and_not_where_it_began(
+    world: BrokerWorld, start: MessageIdData
+) -> None:
+    talker, _ = await filled(world, 3)
+    between_ms = await later_ms()
+    for number in range(3, 6):
+        await talker.published(99, number, b"%d" % number)
+    await talker.subscribe("t", "r", durable=False, start_message_id=start)
+    await seek(talker, publish_ms=between_ms)
+    await asyncio.sleep(0)  # What the seek has left for the next turn of the loop is done.
+    await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)  # As Java's and the C++ client do.
+    talker.flow(10)
+    assert await receive(talker, 3) == [b"3", b"4", b"5"]
+
+
+async def test_a_reader_that_sought_and_came_back_leaves_nothing_behind_when_it_goes(world: BrokerWorld) -> None:
+    talker, ids = await filled(world, 3)
+    await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
+    await seek(talker, to=ids[1])
+    await talker.subscribe("t", "r", durable=False, start_message_id=ids[1])
+    talker.flow(10)
+    assert await receive(talker, 2) == [b"1", b"2"]
+    await close(talker, 1)
+    topic = await world.topic("t")
+    await until(lambda: not topic.subscriptions, "the reader's subscription ends")
+    assert topic.cursors.get("r") is None
+
+
+async def test_a_reader_that_sought_and_never_came_back_is_forgotten_after_a_while(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.broker.subscription.RETURN_S", 0.2)
+    talker, ids = await filled(world, 3)
+    await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
+    await seek(talker, to=ids[1])
+    topic = await world.topic("t")
+    assert list(topic.subscriptions) == ["r"]
+    await until(lambda: not topic.subscriptions, "the reader's subscription ends")
+    assert topic.cursors.get("r") is None
+
+
+async def test_a_reader_whose_return_failed_may_still_come_back_where_it_sought(world: BrokerWorld) -> None:
+    talker, ids = await filled(world, 3)
+    await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
+    topic = await world.topic("t")
+    await seek(talker, to=ids[2])
+    subscription = topic.subscription("r")
+    subscription._fence("it is being reset to another position")
+    refused = await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
+    assert refused.error.error == ServerError.ServiceNotReady
+    subscription._unfence()
+    await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
+    talker.flow(10)
+    assert await receive(talker, 1) == [b"2"]
+
+
+async def test_a_reader_that_began_some_time_ago_does_not_go_back_there_after_it_sought(world: BrokerWorld) -> None:
+    talker, ids = await filled(world, 4)
+    asked: dict[str, Any] = {"durable": False, "start_message_rollback_duration_sec": 3600}
+    await talker.subscribe("t", "r", start_message_id=EARLIEST, **asked)
+    await seek(talker, to=ids[2])
+    await talker.subscribe("t", "r", start_message_id=EARLIEST, **asked)
+    talker.flow(10)
+    assert await receive(talker, 2) == [b"2", b"3"]
+
+
+async def test_a_reader_of_the_compacted_view_does_not_begin_with_it_again_after_it_sought(world: BrokerWorld) -> None:
+    talker, ids = await filled(world, 4)
+    await talker.subscribe("t", "r", durable=False, read_compacted=True, start_message_id=EARLIEST)
+    await seek(talker, to=ids[2])
+    await talker.subscribe("t", "r", durable=False, read_compacted=True, start_message_id=EARLIEST)
+    consumer = (await world.topic("t")).subscription("r").consumers[0]
+    assert consumer.start == (ids[2].ledgerId, ids[2].entryId)
+    talker.flow(10)
+    assert await receive(talker, 2) == [b"2", b"3"]
+
+
+async def test_a_topic_that_is_closed_does_not_wait_for_readers_that_sought(world: BrokerWorld) -> None:
+    talker, ids = await filled(world, 2)
+    await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
+    await seek(talker, to=ids[1])
+    topic = await world.topic("t")
+    subscription = topic.subscription("r")
+    assert subscription.awaits_return
+    await world.broker.service.topics.unload(topic.name)
+    assert not subscription.awaits_return
 
 
 async def test_seeking_nowhere_or_without_a_consumer_is_refused(world: BrokerWorld) -> None:
@@ -334,6 +444,28 @@ async def test_the_end_of_a_terminated_topic_is_told_to_a_consumer_that_has_read
     talker.ack(ids[0])
     await (await world.topic("t")).terminate()
     assert (await talker.answer(BaseCommand.REACHED_END_OF_TOPIC)).reachedEndOfTopic.consumer_id == 1
+
+
+async def test_a_topic_terminated_while_appends_wait_in_line_is_read_to_its_end(world: BrokerWorld) -> None:
+    talker, _ = await filled(world, 1)
+    topic = await world.topic("t")
+    world.cluster.hang(0)
+    count = 6_000  # More than the ledger's writer may have in flight.
+    for number in range(1, count):
+        talker.publish(99, number, b"x")
+    await until(lambda: topic.log.appends_waiting, "appends wait in line")
+    terminating = asyncio.ensure_future(topic.terminate())
+    await asyncio.sleep(0)
+    world.cluster.wake(0)
+    last = await terminating
+    failed = await talker.answer(BaseCommand.SEND_ERROR)
+    assert failed.send_error.error == ServerError.TopicTerminatedError
+    assert (await talker.producer("t", 2)).error.error == ServerError.TopicTerminatedError
+    consumer = await world.talker()
+    assert (await consumer.subscribe("t", initialPosition=CommandSubscribe.Earliest)).type == BaseCommand.SUCCESS
+    consumer.flow(count)
+    entries = [(await consumer.message())[0].entryId for _ in range(topic.log.chain.entries)]
+    assert entries[-1] == last.entry_id
 
 
 # --- topics that keep nothing -----------------------------------------------------------------------------------------

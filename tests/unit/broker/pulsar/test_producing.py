@@ -117,6 +117,19 @@ async def test_a_fencing_producer_throws_the_other_out_which_cannot_come_back(wo
     assert again.error.error == ServerError.ProducerFenced
 
 
+async def test_of_two_that_fence_at_the_same_moment_one_is_connected(world: BrokerWorld) -> None:
+    for topic_name, first_mode in (("t", FENCING), ("u", EXCLUSIVE)):
+        one, other = await world.talker(), await world.talker()
+        answers = await asyncio.gather(
+            one.producer(topic_name, producer_name="one", producer_access_mode=first_mode),
+            other.producer(topic_name, producer_name="other", producer_access_mode=FENCING),
+        )
+        kinds = [answer.type for answer in answers]
+        assert kinds == [BaseCommand.ERROR, BaseCommand.PRODUCER_SUCCESS]
+        assert answers[0].error.error == ServerError.ProducerFenced
+        assert [producer.name for producer in (await world.topic(topic_name)).producers] == ["other"]
+
+
 async def test_the_epoch_of_a_topic_survives_a_restart(world: BrokerWorld) -> None:
     await (await world.talker()).producer("t", producer_access_mode=EXCLUSIVE)
     await world.restart()
@@ -218,6 +231,23 @@ async def test_a_terminated_topic_disconnects_producers_and_takes_no_more(world:
     assert (await talker.producer("t", 2)).error.error == ServerError.TopicTerminatedError
 
 
+async def test_a_connection_that_waits_for_room_is_read_again_when_its_topic_is_terminated(world: BrokerWorld) -> None:
+    talker = await world.talker()
+    await talker.producer("t")
+    topic = await world.topic("t")
+    world.cluster.hang(0)
+    for number in range(12_000):  # More than the writer has in flight and the connection may have pending.
+        talker.publish(1, number, b"x")
+    session = world.broker.front_end.sessions[0]
+    await until(lambda: session.connection.is_held, "the connection is held")
+    terminating = asyncio.ensure_future(topic.terminate())
+    await asyncio.sleep(0)
+    terminating.cancel()  # Whoever asked for it has gone: it goes to its end.
+    world.cluster.wake(0)
+    await until(lambda: topic.log.is_terminated and not session.connection.is_held, "the connection is let go")
+    assert (await talker.producer("t", 2)).error.error == ServerError.TopicTerminatedError
+
+
 async def test_what_was_acknowledged_is_there_after_a_restart_of_the_broker(world: BrokerWorld) -> None:
     talker = await world.talker()
     await talker.producer("t")
@@ -277,6 +307,21 @@ async def test_a_duplicate_of_what_is_not_durable_yet_is_an_error_and_sent_again
         kinds = {(await talker.answer(BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR)).type for _ in range(2)}
         assert kinds == {BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR}
         assert (await talker.published(1, 0, b"x")).entryId == 2**64 - 1
+
+
+async def test_a_sequence_id_that_no_snapshot_could_hold_is_refused_and_the_topic_goes_on() -> None:
+    async with broker_world(broker=DEDUPLICATING) as world:
+        talker = await world.talker()
+        await talker.producer("t", producer_name="me")
+        too_high = [(2**63, 0), (2**64 - 1, 0), (3, 2**63)]
+        for sequence_id, highest in too_high:
+            talker.publish(1, sequence_id, b"x", highest=highest, messages=2)
+            answer = await talker.answer(BaseCommand.SEND_ERROR, BaseCommand.SEND_RECEIPT)
+            assert answer.send_error.error == ServerError.NotAllowedError
+        assert (await talker.published(1, 2**63 - 1, b"x")).entryId == 0
+        topic = await world.topic("t")
+        assert topic.dedup is not None
+        await topic.dedup.snapshot(topic.log.last_confirmed)
 
 
 # --- backpressure -----------------------------------------------------------------------------------------------------
