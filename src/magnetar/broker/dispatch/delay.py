@@ -4,6 +4,8 @@ Cutoff:    an entry is due when its time has come, or one tick earlier unless ti
 Scan:      when the index has room again, the topic is read from the first dropped entry up to where the scan began, and
            what is at or behind the horizon goes to a second index, which then becomes a part of the first. Entries that
            are read meanwhile go to whichever of the two they belong to.
+Once:      an entry behind the horizon that was due when it was read was delivered and never came here, yet the scan
+           meets it. So the dispatcher is asked, per run of the scan, which entries have a place of their own already.
 Pause:     when very many entries in a row had rising times, nothing further on can be due earlier: reading stops until
            the first one is (Pulsar's detection of fixed delays).
 """
@@ -15,10 +17,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.broker.delayed import DelayedIndex
+from magnetar.broker.delayed import DelayedIndex, Triple
 from magnetar.broker.dispatch.context import DispatchContext
 from magnetar.broker.dispatch.scan import special_of
 from magnetar.errors import MagnetarError
+from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
 _log = logging.getLogger(__name__)
@@ -27,10 +30,17 @@ _TIMER_S_MAX: Final = 600.0  # The wall clock may be set: look again from time t
 
 
 class DelayedDelivery:
-    def __init__(self, context: DispatchContext, on_due: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: DispatchContext,
+        on_due: Callable[[], None],
+        placed: Callable[[set[Position]], set[Position]],
+    ) -> None:
+        """`placed`: which of these positions are with a consumer or queued to be delivered again."""
         self._context = context
         self._config = context.config
         self._on_due = on_due
+        self._placed = placed
         self._index = DelayedIndex(context.config.delayed_index_entries_max)
         self._found: DelayedIndex | None = None  # Of the scan under way.
         self._scan: asyncio.Task[None] | None = None
@@ -191,15 +201,25 @@ class DelayedDelivery:
                 entries = await source.read(position, config.read_entries_max, config.read_bytes_max)
             if not entries:
                 return
-            for entry in entries:
-                special = special_of(entry) if entry.position < up_to else None
-                if special is None or (special.deliver_at_ms, *entry.position) < horizon:
-                    continue
-                if not cursor.is_acknowledged(entry.position):
-                    found.add(special.deliver_at_ms, entry.position)
+            self._add_found(found, entries, horizon, up_to)
             last = entries[-1].position
             position = Position(last.ledger_id, last.entry_id + 1)
             await asyncio.sleep(0)
+
+    def _add_found(self, found: DelayedIndex, entries: list[LogEntry], horizon: Triple, up_to: Position) -> None:
+        """Those of the run that the index had to drop. No turn of the loop may pass between asking and adding."""
+        is_acknowledged = self._context.cursor.is_acknowledged
+        dropped: dict[Position, int] = {}
+        for entry in entries:
+            position = entry.position
+            special = special_of(entry) if position < up_to else None
+            if special is None or (special.deliver_at_ms, *position) < horizon or is_acknowledged(position):
+                continue
+            dropped[position] = special.deliver_at_ms
+        for position in self._placed(set(dropped)):
+            del dropped[position]
+        for position, deliver_at_ms in dropped.items():
+            found.add(deliver_at_ms, position)
 
     def _stop_scan(self) -> None:
         if self._scan is not None:

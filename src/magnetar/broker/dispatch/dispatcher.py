@@ -173,20 +173,22 @@ class Dispatcher(ABC):
             self.transactional = None
         return self.transactional is not None
 
-    def _skip_lost(self, reader: EntryReader) -> None:
-        """What is certainly lost counts as acknowledged, as the operator has asked for."""
+    def _skip_lost(self, reader: EntryReader) -> list[Position]:
+        """What is certainly lost counts as acknowledged, as the operator has asked for. Returns these positions."""
         assert reader.lost is not None
         position, error = reader.lost
         chain = self._context.source.chain
         lost = [position]
         if isinstance(error, NoSuchLedgerError):  # All the rest of it, then.
             last = chain.previous_position(Position(position.ledger_id + 1, -1))
-            lost = [Position(position.ledger_id, entry) for entry in range(position.entry_id, last.entry_id + 1)]
+            if last > position:  # Else it has left the topic meanwhile, and this is all that anybody asks for.
+                lost = [Position(position.ledger_id, entry) for entry in range(position.entry_id, last.entry_id + 1)]
         self._acked_high = max(self._acked_high, lost[-1])
         self._cursor.acknowledge(lost)
         self._context.lost_skipped += len(lost)
         reader.forget_lost()
         self.schedule()
+        return lost
 
     def _skip_marker(self, position: Position) -> None:
         self._acked_high = max(self._acked_high, position)

@@ -59,7 +59,7 @@ class MultiConsumerDispatcher(IndividualDispatcher):
         handled = self._hand_out(entries, is_replay=False)
         if handled < len(entries):
             self.next_read = entries[handled].position
-            self._reader.give_back(entries[handled:])
+            self._reader.give_back(entries, self.next_read)
             return self.transactional is None and self._entries_wanted() > 0
         last = entries[-1].position
         self.next_read = Position(last.ledger_id, last.entry_id + 1)
@@ -92,7 +92,7 @@ class MultiConsumerDispatcher(IndividualDispatcher):
             return True
         if special.deliver_at_ms and not is_replay:  # A replayed one was due, or was delivered before.
             if self.delayed is None:
-                self.delayed = DelayedDelivery(self._context, self._on_due)
+                self.delayed = DelayedDelivery(self._context, self._on_due, self._placed)
             return self.delayed.delay(entry.position, special.deliver_at_ms)
         return False
 
@@ -142,6 +142,14 @@ class MultiConsumerDispatcher(IndividualDispatcher):
                 self.replay.add(position)
         delayed.refill_if_low(self.next_read)
 
+    def _placed(self, positions: set[Position]) -> set[Position]:
+        """Those of them that are with a consumer or queued, so that no scan may bring them once more. For a whole run
+        of a scan: each consumer costs the shorter of the two, and nothing is kept."""
+        placed = {position for position in positions if position in self.replay}
+        for consumer in self.consumers:
+            placed |= positions & consumer.pending.keys()
+        return placed
+
     def _replay_room(self, entries_max: int) -> int:
         """How many that are due may be queued: the index keeps them in less memory than the queue."""
         return entries_max - len(self.replay)
@@ -166,23 +174,27 @@ class MultiConsumerDispatcher(IndividualDispatcher):
         expected = frozenset(run)
         matching = [entry for entry in entries if entry.position in expected]
         handled = self._hand_out(matching, is_replay=True)
-        self._drop_missing(run, matching, entries[-1].position)
+        if len(matching) < len(run):
+            self._drop_missing(run)
         if handled < len(matching):
-            self._replay_reader.give_back(matching[handled:])
+            self._replay_reader.give_back(entries, matching[handled].position)
         return self.replay.shape != before
 
-    def _drop_missing(self, run: list[Position], matching: list[LogEntry], reached: Position) -> None:
-        """Positions that reading has passed are no longer in the topic."""
-        there = {entry.position for entry in matching}
+    def _drop_missing(self, run: list[Position]) -> None:
+        """Forgets those that the topic no longer has. Only the topic can say so: an answer that lacks an entry may be
+        short, and forgetting one that is there would be losing it."""
+        chain = self._context.source.chain
         for position in run:
-            if position <= reached and position not in there:
+            if not chain.contains(position):
                 self.replay.remove(position)
 
     def _replay_has_nothing(self, first: Position) -> bool:
-        """Reading has brought nothing, yet or at all."""
+        """Reading has brought nothing, yet or at all. What it lost may be another entry than the one wanted now."""
         if self._replay_reader.lost is not None:
-            self._skip_lost(self._replay_reader)
-        elif self._context.source.chain.contains(first):
+            for position in self._skip_lost(self._replay_reader):
+                self.replay.remove(position)
+            return True
+        if self._context.source.chain.contains(first):
             return False
         self.replay.remove(first)
         return True

@@ -2,6 +2,8 @@
 
 Shape:     whoever needs entries asks `get(first)` and either has them or is called back when asking again may help.
            What came back for another place than the one asked for is dropped, so a seek or rewind needs no care here.
+Whole:     what is kept for the next `get` is a run of the log without gaps, so an answer has every entry between its
+           first and its last. Whoever wants only some of them chooses after `get`, never before `give_back`.
 Failure:   waited for, longer each time, and read one by one until reading works again, so that the entry that cannot be
            read is found. `trouble` says what is wrong, for people; an entry that is lost for certain is in `lost`.
 """
@@ -87,11 +89,14 @@ class EntryReader:
             self._asked = self._fetched[0].position
         return fetched[start : start + entries_max]
 
-    def give_back(self, entries: list[LogEntry]) -> None:
-        """What could not be handed out: the next `get` has it without reading, if it asks for the same place."""
-        if entries and self._fetched is None and self._task is None:
-            self._fetched = entries
-            self._asked = entries[0].position
+    def give_back(self, entries: list[LogEntry], first: Position) -> None:
+        """`entries` are those of the last `get`, all of them; from `first` on they could not be handed out. The next
+        `get` has these without reading, if it asks for one of them. They are cut here, so that no caller can leave a
+        gap: an entry that nobody wanted now may be wanted by then."""
+        kept = entries[bisect_left(entries, first, key=_position) :]
+        if kept and self._fetched is None and self._task is None:
+            self._fetched = kept
+            self._asked = kept[0].position
 
     def forget_lost(self) -> None:
         self.lost = None

@@ -65,6 +65,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self.waiting_chunks.clear()
         self._chunk_owner.clear()
 
+    def _placed(self, positions: set[Position]) -> set[Position]:
+        return super()._placed(positions).union(*(positions.intersection(w) for w in self.waiting_chunks.values()))
+
     def _release_chunks(self, consumer: Consumer) -> None:
         for position in self.waiting_chunks.pop(consumer, ()):
             self.replay.add(position)

@@ -217,7 +217,7 @@ class SingleActiveDispatcher(Dispatcher):
     def _give_back(self, consumer: Consumer, entries: list[LogEntry], first: Position) -> None:
         reader = self._compacted_reader if self._reads_compacted(consumer) else self._reader
         assert reader is not None
-        reader.give_back([entry for entry in entries if entry.position >= first])
+        reader.give_back(entries, first)
 
     @property
     def reader(self) -> EntryReader:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.dispatch.holding import Hold
 from magnetar.broker.dispatch.parts import DispatchLimits
 from tests.unit.bookie.virtual_loop import run
 from tests.unit.broker.dispatch.world import KEY_SHARED, SHARED, Topic, World, message, settle
@@ -227,5 +228,69 @@ def test_more_delayed_entries_than_memory_has_room_for_are_found_again_in_the_to
         assert sorted(consumer.ids) == list(range(total))
         late = [index for index in consumer.ids[: total // 10] if due[index] > start + total * 3]
         assert not late, "the earliest come first"
+
+    run(scene())
+
+
+async def _overflowed(kind: SubscriptionType) -> tuple[World, int]:
+    """Nobody is connected; 2,000 of 6,000 delayed entries did not fit into the index. Then all have become due, and
+    1,000 more that were published meanwhile: they are behind the index's horizon, and not read yet."""
+    unlimited = DispatchLimits(unacked_messages_per_consumer_max=0, unacked_messages_per_subscription_max=0)
+    world = World(topic=Topic(ledger_entries=1_000), delayed_index_entries_max=4_000, limits=unlimited)
+    consumer = world.connect("before", kind, permits=100_000)
+    start = world.now_ms
+    for index in range(6_000):
+        due = start + 20_000 + index * 5
+        world.topic.append(message(index, key=f"k{index % 50}", deliver_at_time=due))
+    world.topic.tell()
+    await settle(100_000)
+    consumer.close()
+    for index in range(6_000, 7_000):
+        world.topic.append(message(index, key=f"k{index % 50}", deliver_at_time=start + 55_000))
+    world.topic.tell()
+    await asyncio.sleep(60)
+    world.topic.cold_before = 6_000  # Finding again takes longer than delivering the rest.
+    return world, 7_000
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_what_was_delivered_without_waiting_is_not_found_again_while_a_consumer_has_it(kind: SubscriptionType) -> None:
+    async def scene() -> None:
+        world, total = await _overflowed(kind)
+        consumer = world.connect("c", kind, permits=100_000)
+        await asyncio.sleep(30)
+        assert sorted(consumer.ids) == list(range(total))
+        assert consumer.consumer.unacked_messages == len(consumer.consumer.pending) == total
+        consumer.ack(*range(total))
+        await settle()
+        statistics = world.subscription.statistics()
+        assert (statistics.unacked_messages, statistics.backlog_entries) == (0, 0)
+        consumer.close()
+        assert world.holdings().keys() == {Hold.CAUGHT_UP}
+
+    run(scene())
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_what_waits_to_be_delivered_again_is_not_found_again_as_delayed(kind: SubscriptionType) -> None:
+    async def scene() -> None:
+        world, total = await _overflowed(kind)
+        consumer = world.connect("c", kind, permits=100_000)
+        await settle()
+        assert sorted(consumer.ids) == list(range(6_000, total))  # While those before them are being read.
+        world.topic.cold_before = 0
+        world.topic.gate = asyncio.Event()  # The scan waits, others do not.
+        await asyncio.sleep(5)
+        assert world.holdings().keys() >= {Hold.DELAY_SCAN}
+        consumer.is_writable = False
+        consumer.nack(*range(6_000, total))
+        world.topic.gate.set()
+        await asyncio.sleep(5)
+        consumer.is_writable = True
+        world.subscription.resume(consumer.consumer)
+        await asyncio.sleep(5)
+        assert sorted(consumer.ids) == sorted([*range(total), *range(6_000, total)])
+        assert consumer.consumer.unacked_messages == len(consumer.consumer.pending) == total
+        consumer.close()
 
     run(scene())

@@ -19,8 +19,14 @@ class _Log:
 
 def test_what_was_given_back_late_is_read_again_and_not_skipped() -> None:
     reader = EntryReader(cast("Any", _Log()), DispatchConfig(), lambda: None)
-    reader.give_back(ENTRIES[2:])
+    reader.give_back(ENTRIES, Position(1, 2))
     taken = reader.get(Position(1, 2), 3, 1_000)  # Entries 2 to 4; the reader keeps those from 5 on.
     assert taken == ENTRIES[2:5]
-    reader.give_back(taken[1:])  # Only one could be handed out, and there is no room to keep the others.
+    reader.give_back(taken, Position(1, 3))  # Only one could be handed out, and there is no room to keep the others.
     assert reader.get(Position(1, 3), 3, 1_000) == ENTRIES[3:6]
+
+
+def test_what_is_given_back_is_kept_without_gaps_from_the_first_that_was_not_handed_out() -> None:
+    reader = EntryReader(cast("Any", _Log()), DispatchConfig(), lambda: None)
+    reader.give_back(ENTRIES[:6], Position(1, 3))
+    assert reader.get(Position(1, 3), 10, 1_000) == ENTRIES[3:6]

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from magnetar.broker.dispatch.parts import DispatchLimits
-from magnetar.errors import ConsumerBusyError, NotAllowedError, SubscriptionTypeError
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.errors import ConsumerBusyError, EntryAbsentError, NotAllowedError, SubscriptionTypeError
 from tests.unit.bookie.virtual_loop import run
 from tests.unit.broker.dispatch.world import EXCLUSIVE, SHARED, World, settle
 
@@ -146,6 +147,47 @@ def test_everything_can_be_given_back_at_once() -> None:
         await settle()
         assert consumer.ids[4:] == [0, 1, 3]
         assert consumer.consumer.redelivered_messages == 3
+
+    run(scene())
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_what_is_given_back_between_entries_that_wait_for_permits_is_delivered_again(is_cached: bool) -> None:
+    async def scene() -> None:
+        world = World()
+        a = world.connect("a", SHARED, permits=10)
+        world.publish(10)
+        await settle()
+        b, c = world.connect("b", SHARED, permits=0), world.connect("c", SHARED, permits=0)
+        world.topic.is_cached = is_cached
+        a.nack(0, 2, 4, 6, 8)
+        for each in (a, b, c):
+            each.flow(1)  # 0, 2 and 4 go out; 6 and 8 were read and wait.
+        await asyncio.sleep(1)
+        assert world.subscription.statistics().waiting_for_redelivery == 2
+        a.nack(7)
+        b.flow(100)
+        await asyncio.sleep(1)
+        assert sorted(b.ids[1:]) == [6, 7, 8]
+
+    run(scene())
+
+
+def test_an_entry_that_is_lost_does_not_take_others_that_were_given_back_with_it() -> None:
+    async def scene() -> None:
+        world = World(skip_unreadable=True)
+        consumer = world.connect("c", SHARED)
+        world.publish(30)
+        await settle()
+        consumer.clear()
+        world.topic.is_cached = False
+        world.topic.failures[world.topic.position(3)] = EntryAbsentError("no bookie has it")
+        consumer.nack(3, 15, 16)
+        await asyncio.sleep(60)
+        assert consumer.ids == [15, 16]
+        consumer.nack(15, 16)
+        await asyncio.sleep(60)
+        assert consumer.ids == [15, 16, 15, 16]
 
     run(scene())
 
@@ -356,6 +398,28 @@ def test_chunks_of_a_consumer_that_leaves_go_to_another_one_all_together() -> No
         one.close()
         await settle()
         assert sorted(consumer.ids for consumer in others) == [[], [0, 1, 2, 3]]
+
+    run(scene())
+
+
+def test_chunks_that_wait_for_their_consumer_have_a_place_and_no_scan_may_bring_them_again() -> None:
+    async def scene() -> None:
+        world = World()
+        one = world.connect("one", SHARED, permits=2)
+        world.connect("other", SHARED, permits=0)
+        for chunk in range(4):
+            world.publish(1, uuid="u", chunk_id=chunk, num_chunks_from_msg=4)
+        await settle()
+        world.connect("third", SHARED, permits=1)
+        await settle()
+        dispatcher = world.subscription._dispatcher
+        assert isinstance(dispatcher, SharedDispatcher)
+        (waiting,) = dispatcher.waiting_chunks.values()
+        assert waiting
+        assert dispatcher._placed({*one.positions(0, 1), *waiting, world.topic.position(9)}) == {
+            *one.positions(0, 1),
+            *waiting,
+        }
 
     run(scene())
 
