@@ -45,6 +45,8 @@ from magnetar.storage.tombstones import Tombstones
 from magnetar.storage.write_cache import WriteCache
 
 _PAGE: Final = 1000
+_SHARE_OF_DELETIONS: Final = 4
+"""Of the index's reserve, 1/4 is kept from deletions: they write little, and room comes back by nothing else."""
 
 
 class LedgerStorage:
@@ -204,14 +206,15 @@ class LedgerStorage:
         self._mark = max(self._mark, flush.mark)
         self._flushing = None
 
-    async def check_reserve(self) -> None:
-        """DiskFullError before the index itself meets a full disk."""
+    async def check_reserve(self, share: int = 1) -> None:
+        """DiskFullError before the index itself meets a full disk. `share`: one of so many equal parts is enough."""
         first = self.dirs.dirs[0]
         free_bytes = (await first.writing.usage()).free_bytes
-        if free_bytes < self._config.index_reserve_bytes:
+        if free_bytes < self._config.index_reserve_bytes // share:
+            part = "" if share == 1 else f"a {share}th of "
             raise DiskFullError(
-                f"{first.root} has {free_bytes} bytes free, less than storage.index_reserve_bytes: nothing is lost, "
-                "but nothing more is taken once the write caches are full; free some room on that device"
+                f"{first.root} has {free_bytes} bytes free, less than {part}storage.index_reserve_bytes: nothing is "
+                "lost, but nothing more is taken once the write caches are full; free some room on that device"
             )
 
     # --- reading ---
@@ -356,8 +359,12 @@ class LedgerStorage:
     # --- deleting ---
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Forgets its entries, durably; their room comes back when their logs are compacted. The fence stays."""
+        """Forgets its entries, durably; their room comes back when their logs are compacted. The fence stays.
+
+        DiskFullError: it is still here, and may be deleted when there is room.
+        """
         async with self._flush_lock:
+            await self.check_reserve(_SHARE_OF_DELETIONS)
             flags = await self.get_flags(ledger_id)
             batch = IndexBatch(deleted_ledgers=[ledger_id])
             if flags is not None and flags.fenced:
@@ -379,9 +386,13 @@ class LedgerStorage:
         self._reads.forget(ledger_id)
 
     async def expire_tombstones(self) -> int:
-        """Drops those that are old enough; returns how many."""
+        """Drops those that are old enough; returns how many. DiskFullError as in `delete_ledger`."""
         async with self._flush_lock:
-            return await self._tombstones.expire(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
+            expired = await self._tombstones.expired(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
+            if expired:
+                await self.check_reserve(_SHARE_OF_DELETIONS)
+                await self._tombstones.drop(expired)
+            return len(expired)
 
     # --- compacting ---
 

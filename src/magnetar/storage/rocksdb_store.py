@@ -4,8 +4,10 @@ Durable:   one synced write to RocksDB's log per batch. Its own files are flushe
 Damage:    a torn tail of RocksDB's log is what a crash leaves, and is dropped; any other damage there is an error when
            it is opened (`tolerate_corrupted_tail_records`; RocksDB's default would silently forget what was synced).
            Its tables have checksums too, and an iterator that met one tells only when it is asked: so it always is.
-Full disk: RocksDB refuses every write after one that failed, and serves reads. It is closed and opened again before the
-           next try; opening needs room, so whoever tries makes sure of it first (`storage.index_reserve_bytes`).
+Full disk: RocksDB refuses every write after one that failed, and serves reads. Before the next try it is closed and
+           opened again, which needs room. So a stand-in is opened first, read-only, which needs none: it serves reads
+           from then on, also if the other cannot be opened, until a later try can. A lookup that is under way on the
+           old one keeps it, and RocksDB's lock with it, for a moment: then the next try opens it.
 Read-only: RocksDB then writes nothing at all, not even its own diary; its log is replayed into memory.
 Errors:    rocksdict raises plain `Exception` with RocksDB's text, translated here and nowhere else.
 """
@@ -13,8 +15,8 @@ Errors:    rocksdict raises plain `Exception` with RocksDB's text, translated he
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
 
@@ -36,6 +38,9 @@ _WRITE_BUFFER_BYTES = 16 * 2**20  # A batch is a few hundred KiB: a table file e
 _BLOCK_CACHE_BYTES = 16 * 2**20
 _OPEN_FILES_MAX = 256
 _INFO_LOGS_MAX = 2  # RocksDB's own diary.
+_ALL_FILES = -1  # Opened at once: whoever compacts meanwhile may then remove them.
+
+_Answer = TypeVar("_Answer")
 
 
 class RocksDbStore(OrderedStore):
@@ -45,16 +50,13 @@ class RocksDbStore(OrderedStore):
         self._is_read_only = read_only
         self._write_options = WriteOptions()
         self._write_options.sync = True
-        self._db: Rdict | None = self._opened()
+        self._db = self._opened(_options(), read_only=read_only)
         self._is_failed = False
+        self._is_stand_in = False
         self._is_closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        db = self._usable()
-        try:
-            value: bytes | None = db.get(key)
-        except Exception as error:
-            raise self._translated("read", error) from error
+        value: bytes | None = self._ask(lambda db: db.get(key))
         return value
 
     def ascending(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -81,7 +83,7 @@ class RocksDbStore(OrderedStore):
 
     def write(self, changes: Changes) -> None:
         assert not self._is_read_only, f"the location index {self._path} was opened to be looked at"
-        if self._is_failed:
+        if self._is_failed and not self._is_closed:
             self._reopen()
         batch = WriteBatch(raw_mode=True)
         for first, end in changes.removed_ranges:
@@ -98,43 +100,60 @@ class RocksDbStore(OrderedStore):
             raise self._translated("write to", error) from error
 
     def close(self) -> None:
-        self._is_closed = True
-        self._close_db()
+        if not self._is_closed:
+            self._is_closed = True
+            self._close_db(self._db)
 
     def _reopen(self) -> None:
-        self._close_db()
-        self._db = self._opened()
+        """Whoever reads meanwhile is served. DiskFullError: by the stand-in from now on, until a later try."""
+        if not self._is_stand_in:
+            options = _options()
+            options.set_max_open_files(_ALL_FILES)
+            self._exchange(self._opened(options, read_only=True))
+            self._is_stand_in = True
+        try:
+            self._exchange(self._opened(_options(), read_only=False))
+        except FileLockedError as error:  # By nobody else: the directory is ours.
+            raise DiskFullError(
+                f"the location index {self._path} met a full disk, and is opened again when a lookup that began before "
+                "has ended"
+            ) from error
+        self._is_stand_in = False
         self._is_failed = False
 
-    def _close_db(self) -> None:
-        db, self._db = self._db, None
-        if db is None:
-            return
+    def _exchange(self, db: Rdict) -> None:
+        old, self._db = self._db, db
+        self._close_db(old)
+
+    def _close_db(self, db: Rdict) -> None:
         try:
             db.close()
         except Exception as error:  # Closed all the same. What it could not write to a table is in its log.
             _log.warning("closing the location index %s: %s", self._path, error)
 
-    def _opened(self) -> Rdict:
+    def _opened(self, options: Options, *, read_only: bool) -> Rdict:
         try:
-            access = AccessType.read_only() if self._is_read_only else AccessType.read_write()
-            return Rdict(self._path, _options(), access_type=access)
+            return _open(self._path, options, read_only=read_only)
         except Exception as error:
             raise self._translated("open", error) from error
+
+    def _ask(self, question: Callable[[Rdict], _Answer]) -> _Answer:
+        while True:
+            db = self._usable()
+            try:
+                return question(db)
+            except Exception as error:
+                if db is self._db:
+                    raise self._translated("read", error) from error
+                # Else: it was exchanged for another, and closed, since it was looked up.
 
     def _usable(self) -> Rdict:
         if self._is_closed:
             raise ClosedError(f"the location index {self._path} is closed")
-        if self._db is None:
-            raise DiskError(f"the location index {self._path} could not be opened again after a failed write")
         return self._db
 
     def _iterator(self) -> Any:
-        db = self._usable()
-        try:
-            return db.iter()
-        except Exception as error:
-            raise self._translated("read", error) from error
+        return self._ask(lambda db: db.iter())
 
     def _check(self, entries: Any) -> None:
         """The end of the keys, or of what could be read?"""
@@ -145,6 +164,10 @@ class RocksDbStore(OrderedStore):
 
     def _translated(self, action: str, error: Exception) -> MagnetarError:
         return translate(f"cannot {action} the location index {self._path}", str(error))
+
+
+def _open(path: str, options: Options, *, read_only: bool) -> Rdict:
+    return Rdict(path, options, access_type=AccessType.read_only() if read_only else AccessType.read_write())
 
 
 def translate(what: str, reason: str) -> MagnetarError:

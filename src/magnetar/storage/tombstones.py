@@ -38,15 +38,15 @@ class Tombstones:
             )
         return LedgerFlags(master_key=flags.master_key, fenced=True, deleted_at_ms=self._entropy.wall_ms())
 
-    async def expire(self, is_in_use: Callable[[int], bool]) -> int:
-        """Drops those that are old enough; returns how many."""
+    async def expired(self, is_in_use: Callable[[int], bool]) -> list[int]:
+        """Those that are old enough to be dropped."""
         before_ms = self._entropy.wall_ms() - self._config.tombstone_days * _DAY_MS
         old = [ledger_id for ledger_id, deleted_at_ms in await self._all() if deleted_at_ms < before_ms]
-        expired = [ledger_id for ledger_id in old if not is_in_use(ledger_id)]
-        if expired:
-            await self._index.apply(IndexBatch(dropped_flags=expired))
-        self.count -= len(expired)
-        return len(expired)
+        return [ledger_id for ledger_id in old if not is_in_use(ledger_id)]
+
+    async def drop(self, ledger_ids: list[int]) -> None:
+        await self._index.apply(IndexBatch(dropped_flags=ledger_ids))
+        self.count -= len(ledger_ids)
 
     async def _all(self) -> list[tuple[int, int]]:
         """(ledger, time of its deletion)."""

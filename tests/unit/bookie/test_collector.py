@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,8 @@ from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.testing.waiting import until
-from tests.unit.storage.samples import KEY, World, add, entry_bytes, small_config
+from tests.unit.storage.full_device import FullDevice
+from tests.unit.storage.samples import KEY, World, add, entry_bytes, real_storage, small_config
 
 PATHS = BookKeeperPaths()
 ANOTHER = BookieId("another.example.org:3181")
@@ -192,6 +194,31 @@ async def test_a_full_disk_puts_a_round_off_and_a_failed_sync_ends_the_collector
     with pytest.raises(SyncFailedError):
         await asyncio.wait_for(collector.run(), 10)
     assert collector.rounds == 1
+
+
+async def test_rounds_on_a_full_disk_stop_no_read_and_the_first_with_room_deletes(
+    server: MemoryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle bookie that is read-only has no flush that would open its index again."""
+    device = FullDevice(monkeypatch)
+    config = small_config(read_cache_bytes_max=0)
+    storage = await real_storage(tmp_path, config)
+    add(storage, [entry_bytes(ledger_id, 0) for ledger_id in (1, 2)])
+    await storage.flush()
+    async with server.connect() as store:
+        ledgers = LedgerMetadataStore(store, PATHS, SystemEntropy())
+        collector = Collector(
+            storage, MetadataCatalogue(store, ledgers), LedgerTable(storage), config, lambda: DiskVerdict()
+        )
+        device.is_full = True
+        for _ in range(4):
+            await collector.collect()
+            assert bytes(await storage.get_entry(1, 0)) == entry_bytes(1, 0)
+        assert collector.garbage.statistics.deleted == 0
+        device.is_full = False
+        await collector.collect()
+        assert await storage.list_ledgers() == []
+    await storage.aclose()
 
 
 async def test_the_collector_goes_on_round_after_round(node: Node) -> None:

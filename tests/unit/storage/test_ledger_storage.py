@@ -410,6 +410,43 @@ async def test_nothing_is_written_below_the_reserve_of_the_index() -> None:
     await storage.aclose()
 
 
+async def test_deletions_go_on_below_the_reserve_of_flushes_but_not_to_the_last_byte() -> None:
+    """They write little, and room comes back by nothing else. Reads go on whatever happens."""
+    world = World(config=small_config(index_reserve_bytes=1000))
+    storage = await world.open()
+    add(storage, [entry_bytes(ledger_id, 0) for ledger_id in (6, 7, 8)])
+    await storage.flush()
+    world.devices[0].leave_room(250)
+    await storage.delete_ledger(6)
+    world.devices[0].leave_room(249)
+    writes = world.image.writes
+    with pytest.raises(DiskFullError, match=r"a 4th of storage\.index_reserve_bytes"):
+        await storage.delete_ledger(7)
+    assert world.image.writes == writes
+    await check(storage, {(7, 0): entry_bytes(7, 0), (8, 0): entry_bytes(8, 0)})
+    world.devices[0].capacity_bytes = None
+    await storage.delete_ledger(7)
+    assert await storage.list_ledgers() == [8]
+    await storage.aclose()
+
+
+async def test_tombstones_expire_only_where_the_index_has_room() -> None:
+    world = World(config=small_config(index_reserve_bytes=1000))
+    storage = await world.open()
+    await storage.fence(7)
+    await storage.delete_ledger(7)
+    world.devices[0].leave_room(249)
+    assert await storage.expire_tombstones() == 0, "nothing to write, nothing to refuse"
+    world.machine.clock.jump(8 * DAY_MS)
+    with pytest.raises(DiskFullError, match="index_reserve_bytes"):
+        await storage.expire_tombstones()
+    assert storage.statistics().tombstones == 1
+    world.devices[0].capacity_bytes = None
+    assert await storage.expire_tombstones() == 1
+    assert storage.statistics().tombstones == 0
+    await storage.aclose()
+
+
 async def test_failed_sync_of_a_log_ends_all_flushing() -> None:
     world = World()
     storage = await world.open()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from magnetar.errors import DiskError, DiskFullError, FileLockedError, IndexDamagedError, SyncFailedError
 from magnetar.runtime.system import SystemRuntime
 from magnetar.sim.machine import SimMachine
+from magnetar.storage import rocksdb_store
 from magnetar.storage.location_index import IndexBatch, LocationIndex
 from magnetar.storage.memory_store import MemoryImage, MemoryStore
 from magnetar.storage.open_storage import open_rocksdb_index
 from magnetar.storage.ordered_store import Changes
 from magnetar.storage.rocksdb_store import RocksDbStore, translate
 from magnetar.testing.contracts.location_index import IndexHarness, LocationIndexContract, extents
+from tests.unit.storage.full_device import FullDevice, FullOnce
 
 
 class MemoryHarness(IndexHarness):
@@ -55,21 +56,6 @@ class TestMemoryIndex(LocationIndexContract):
         harness = MemoryHarness()
         yield harness
         harness.machine.release_dead()
-
-
-class FullOnce:
-    """Stands before a database and lets one write meet a full disk, as RocksDB words it."""
-
-    def __init__(self, db: Any) -> None:
-        self._db = db
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-    def write(self, *_: object) -> None:
-        raise Exception(
-            "IO error: No space left on device: While appending to file: 000004.log: No space left on device"
-        )
 
 
 class RocksDbHarness(IndexHarness):
@@ -124,8 +110,6 @@ class TestRocksDbIndex(LocationIndexContract):
 
     async def test_every_batch_is_synced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """RocksDB counts the syncs of its log itself."""
-        from magnetar.storage import rocksdb_store
-
         options = rocksdb_store._options()
         options.enable_statistics()
         monkeypatch.setattr(rocksdb_store, "_options", lambda: options)
@@ -175,6 +159,65 @@ class TestRocksDbIndex(LocationIndexContract):
         finally:
             await index.aclose()
         return 0
+
+
+class TestFullDevice:
+    """What RocksDB needs to be opened again is what a full disk has not."""
+
+    @pytest.fixture
+    def device(self, monkeypatch: pytest.MonkeyPatch) -> FullDevice:
+        return FullDevice(monkeypatch)
+
+    @pytest.fixture
+    def store(self, device: FullDevice, tmp_path: Path) -> Iterator[RocksDbStore]:
+        store = RocksDbStore(str(tmp_path / "index"))
+        store.write(Changes(put=[(b"a", b"1"), (b"b", b"2")]))
+        device.is_full = True
+        yield store
+        store.close()
+
+    def test_is_read_from_as_long_as_it_is_full(self, store: RocksDbStore) -> None:
+        for _ in range(4):
+            with pytest.raises(DiskFullError):
+                store.write(Changes(put=[(b"c", b"3")]))
+            assert store.get(b"a") == b"1"
+            assert list(store.ascending(b"", b"z")) == [(b"a", b"1"), (b"b", b"2")]
+            assert list(store.descending(b"z", b"b")) == [(b"b", b"2")]
+
+    def test_takes_writes_again_when_room_returns(self, store: RocksDbStore, device: FullDevice) -> None:
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                store.write(Changes(put=[(b"c", b"3")]))
+        device.is_full = False
+        assert store.get(b"b") == b"2"
+        store.write(Changes(put=[(b"c", b"3")], removed=[b"a"]))
+        store.write(Changes(put=[(b"d", b"4")]))
+        assert list(store.ascending(b"", b"z")) == [(b"b", b"2"), (b"c", b"3"), (b"d", b"4")]
+        assert device.opened == 2
+
+    def test_lookup_under_way_when_it_is_opened_again_ends_well(self, store: RocksDbStore, device: FullDevice) -> None:
+        """It keeps the old database, which nobody may open beside it, so the first try has to be put off."""
+        with pytest.raises(DiskFullError):
+            store.write(Changes(put=[(b"c", b"3")]))
+        device.is_full = False
+        lookup = store.ascending(b"", b"z")
+        assert next(lookup) == (b"a", b"1")
+        with pytest.raises(DiskFullError, match="a lookup that began before"):
+            store.write(Changes(put=[(b"c", b"3")]))
+        assert store.get(b"b") == b"2"
+        assert list(lookup) == [(b"b", b"2")]
+        del lookup
+        store.write(Changes(put=[(b"c", b"3")]))
+        assert store.get(b"c") == b"3"
+
+    def test_lookup_that_meets_the_exchange_asks_the_new_one(self, store: RocksDbStore, device: FullDevice) -> None:
+        with pytest.raises(DiskFullError):
+            store.write(Changes(put=[(b"c", b"3")]))
+        device.is_full = False
+        seen = store._db
+        seen.get = lambda key: (store.write(Changes()), seen._db.get(key))[1]  # type: ignore[method-assign, attr-defined]
+        assert store.get(b"a") == b"1"
+        assert store._db is not seen
 
 
 @pytest.mark.parametrize(
