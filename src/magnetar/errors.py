@@ -55,6 +55,10 @@ class FileMissingError(DiskError):
     """The named file or directory does not exist."""
 
 
+class FileCutError(DiskError):
+    """A file ends before the end it had when it was opened. Whoever opens it again sees the end it has now."""
+
+
 class FileLockedError(DiskError):
     """Another process holds the lock of this directory or file."""
 

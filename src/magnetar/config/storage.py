@@ -90,7 +90,7 @@ class StorageConfig:
         at_least=1,
         at_most=100_000,
     )
-    # RocksDB refuses writes once it met a full disk, and must be opened again with room: better if it does not meet one.
+    # RocksDB refuses writes once it met a full disk, and is opened again when there is room: better not to meet one.
     index_reserve_bytes: int = knob(
         64 * 2**20,
         "Nothing is flushed while the first ledger directory's device has less room than this: it is the index's.",

@@ -21,7 +21,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.errors import ClosedError, DiskError, SyncFailedError
+from magnetar.errors import ClosedError, DiskError, FileCutError, SyncFailedError
 from magnetar.runtime.disk import Buffer, File
 from magnetar.runtime.offload import Offload
 from magnetar.runtime.system_calls import SystemCalls
@@ -67,7 +67,7 @@ class OpenFile:
             with translated("read", self._name):
                 piece = os.pread(fd, wanted, offset)
             if not piece:
-                raise DiskError(f"{self._name} is shorter than it was: something else has cut it")
+                raise FileCutError(f"{self._name} is shorter than it was: something else has cut it")
             pieces.append(piece)
             offset += len(piece)
             wanted -= len(piece)

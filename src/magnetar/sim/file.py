@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from magnetar.errors import ClosedError, DiskError, SyncFailedError
+from magnetar.errors import ClosedError, DiskError, FileCutError, SyncFailedError
 from magnetar.runtime.disk import Buffer, File
 from magnetar.runtime.system_errors import reason, translate, translated
 from magnetar.sim.device import SimDevice
@@ -53,7 +53,7 @@ class OpenFile:
         if offset >= end:
             return b""
         if end > len(self._image.cache):
-            raise DiskError(f"{self._name} is shorter than it was: something else has cut it")
+            raise FileCutError(f"{self._name} is shorter than it was: something else has cut it")
         with translated("read", self._name):
             return self._device.read(self._image, offset, end)
 

@@ -1,7 +1,8 @@
 """Entry log reader: blocks by place, and whole logs from one end to the other.
 
 Files:     the most recently used logs stay open, a bounded number. A log that has grown since it was opened is opened
-           again: a File knows the end it began with.
+           again: a File knows the end it began with. So is one that was cut: a flush that finds no room takes back what
+           it wrote, maybe after somebody has opened the log with it.
 Read-ahead: one read takes more than the block asked for, and every whole block in it is returned. What follows the
            first is a gift: if it is damaged or cut off, it is left out, and whoever asks for it will be told.
 Read next: entry_log_format.py
@@ -14,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from magnetar.errors import LogDamagedError
+from magnetar.errors import FileCutError, LogDamagedError
 from magnetar.runtime.disk import File
 from magnetar.storage.entry_log_format import (
     BLOCK_HEADER_BYTES,
@@ -183,10 +184,19 @@ class EntryLogReader:
             file = await self._fresh_file(log_id, offset + needed)
         else:
             self._files.move_to_end(log_id)
-        data = await file.read(offset, length)
+        try:
+            data = await file.read(offset, length)
+        except FileCutError:
+            file = await self._file_instead_of(file, log_id)
+            data = await file.read(offset, length)
         self.reads += 1
         self.bytes_read += len(data)
         return data
+
+    async def _file_instead_of(self, cut: File, log_id: int) -> File:
+        """For a log that is shorter than it was; one open for all who noticed."""
+        known = self._files.get(log_id)
+        return known if known is not None and known is not cut else await self._fresh_file(log_id, None)
 
     async def _fresh_file(self, log_id: int, wanted_end: int | None) -> File:
         async with self._opening:

@@ -2,7 +2,8 @@
 
 Invariant: what `sync` has returned for is durable, names included. Only then may the index refer to it.
 Failure:   a full disk leaves the logs as they were at the last sync (`abandon`), and the next try begins a new log, in
-           the next directory. A failed sync is final: the caller stops.
+           the next directory. A reader that has seen what is cut off opens the log anew. A failed sync is final: the
+           caller stops.
 Memory:    the newest `cached_bytes` stay in the kernel's page cache for readers that follow closely; what is older is
            given back once it is durable, so that the next blocks find free pages.
 Read next: entry_log_format.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ async def test_log_that_grew_since_it_was_opened_is_read_to_its_end(tmp_path: Pa
     for first in range(0, 30, 10):
         (place,) = await logs.writer.append([block_of(7, range(first, first + 10))])
         await logs.reader.read_blocks(place, 1 << 16)
+    await logs.aclose()
+
+
+async def test_log_that_was_cut_since_it_was_opened_is_read_up_to_the_cut(tmp_path: Path) -> None:
+    """As after a flush that found the disk full while somebody read from its log."""
+    logs = await open_logs(tmp_path)
+    (kept,) = await logs.writer.append([block_of(7, range(10))])
+    await logs.writer.sync()
+    (given_up,) = await logs.writer.append([block_of(8, range(10))])
+    await logs.reader.read_blocks(given_up)
+    await logs.writer.abandon()
+    reads = [logs.reader.read_blocks(kept, 1 << 16) for _ in range(3)]
+    assert [[block.place for block in blocks] for _, blocks in await asyncio.gather(*reads)] == [[kept]] * 3
+    with pytest.raises(LogDamagedError):
+        await logs.reader.read_blocks(given_up)
     await logs.aclose()
 
 

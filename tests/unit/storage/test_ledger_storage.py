@@ -24,6 +24,7 @@ from magnetar.sim.delay import Delay
 from magnetar.sim.device import DiskTiming
 from magnetar.sim.disk_faults import Fault
 from magnetar.storage.entry_log_format import Block
+from magnetar.storage.entry_log_writer import NewBlock
 from magnetar.storage.extents import BlockPlace, Extent
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
@@ -379,6 +380,36 @@ async def test_full_disk_loses_nothing_and_the_flush_succeeds_when_there_is_room
     assert await storage.get_flags(9) == LedgerFlags(fenced=True)
     await storage.aclose()
     world.machine.release_dead()
+
+
+async def test_flush_that_finds_the_disk_full_leaves_readers_of_its_log_what_was_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader that came while the log was longer must not miss the end that was cut off again."""
+    world = World(config=small_config(log_bytes_max=1 << 20, read_cache_bytes_max=0))
+    storage = await world.open()
+    synced = {(6, entry): entry_bytes(6, entry) for entry in range(8)}
+    add(storage, synced.values())
+    await storage.flush()
+    add(storage, [entry_bytes(7, entry) for entry in range(40)])
+    append, slices = storage._writer.append, 0
+
+    async def append_between_reads(blocks: list[NewBlock]) -> list[BlockPlace]:
+        nonlocal slices
+        slices += 1
+        if slices == 4:
+            await check(storage, synced)
+            world.devices[0].leave_room(0)
+        return await append(blocks)
+
+    monkeypatch.setattr(storage._writer, "append", append_between_reads)
+    with pytest.raises(DiskFullError):
+        await storage.flush()
+    await check(storage, synced)
+    world.devices[0].capacity_bytes = None
+    await storage.flush()
+    await check(storage, synced)
+    await storage.aclose()
 
 
 async def test_full_index_loses_nothing_and_only_the_batch_is_tried_again() -> None:

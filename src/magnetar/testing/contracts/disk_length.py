@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.errors import DiskError, DiskFullError, SyncFailedError
+from magnetar.errors import DiskError, DiskFullError, FileCutError, SyncFailedError
 from magnetar.testing.contracts.disk_harness import DiskHarness, contents, expect_refusal, write
 
 
@@ -18,6 +18,17 @@ class LengthContract:
         assert await file.read(0, 100) == b"headline"
         await file.aclose()
         assert await contents(harness.disk, "a") == b"headline"
+
+    async def test_reader_of_a_file_that_another_has_cut_is_told_so_and_no_less(self, harness: DiskHarness) -> None:
+        await write(harness.disk, "a", b"head and torn tail")
+        reader = await harness.another_disk().open("a")
+        file = await harness.disk.open("a")
+        await file.truncate(4)
+        with pytest.raises(FileCutError, match="shorter than it was"):
+            await reader.read(2, 4)
+        assert await reader.read(0, 4) == b"head"
+        await reader.aclose()
+        await file.aclose()
 
     @pytest.mark.parametrize("size", [6, 1_000_000, -1])
     async def test_growing_by_truncate_is_refused(self, harness: DiskHarness, size: int) -> None:
