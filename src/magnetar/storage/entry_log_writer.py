@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from magnetar.errors import DiskError, MagnetarError
+from magnetar.errors import DiskError, MagnetarError, SyncFailedError
 from magnetar.runtime.disk import Buffer, File
 from magnetar.storage.entry_log_format import (
     BLOCK_HEADER_BYTES,
@@ -112,18 +112,27 @@ class EntryLogWriter:
                 _log.warning("%s keeps bytes that nothing refers to: %s", log_path(log.log_id), error)
 
     async def aclose(self) -> None:
-        """Finishes the current log, so that the next start need not scan it. All was synced before."""
-        if self._current is not None:
-            log = self._current
-            try:
-                await self._finish_current()
-                await self.sync()
-            except DiskError as error:  # Only the ledger map is missing: it can be had by a scan.
-                _log.warning("%s is left without its ledger map: %s", log_path(log.log_id), error)
+        """Finishes the current log, so that the next start need not scan it. All was synced before.
+
+        SyncFailedError: what was synced is still there, but whoever goes on after this must not.
+        """
+        try:
+            if self._current is not None:
+                await self._finish_for_good(self._current)
+        finally:
+            for log in self._finished:
                 await log.file.aclose()
-        for log in self._finished:
+            self._finished.clear()
+
+    async def _finish_for_good(self, log: _Log) -> None:
+        try:
+            await self._finish_current()
+            await self.sync()
+        except DiskError as error:  # Only the ledger map is missing: it can be had by a scan.
+            _log.warning("%s is left without its ledger map: %s", log_path(log.log_id), error)
             await log.file.aclose()
-        self._finished.clear()
+            if isinstance(error, SyncFailedError):
+                raise
 
     async def _forget_old_pages(self) -> None:
         wanted = self._cached_bytes

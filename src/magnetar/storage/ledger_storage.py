@@ -17,6 +17,7 @@ Read next: flush.py, reads.py, docs/entry-logs.md
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
@@ -28,6 +29,7 @@ from magnetar.errors import (
     IndexDamagedError,
     MagnetarError,
     StorageError,
+    SyncFailedError,
 )
 from magnetar.runtime.entropy import Entropy
 from magnetar.storage.entry_log_format import LOGS, log_path
@@ -110,7 +112,8 @@ class LedgerStorage:
     async def aclose(self) -> None:
         """Does not flush: that is a decision of the owner, who may be closing because a flush failed."""
         async with self._flush_lock:
-            await self._writer.aclose()
+            with contextlib.suppress(SyncFailedError):  # It is in the log, and nothing is promised from here on.
+                await self._writer.aclose()
             await self.logs.aclose()
             await self.index.aclose()
             await self.dirs.aclose()

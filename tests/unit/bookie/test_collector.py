@@ -22,6 +22,8 @@ from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.sim.disk_faults import Fault
+from magnetar.storage.entry_log_writer import EntryLogWriter
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.testing.waiting import until
@@ -194,6 +196,26 @@ async def test_a_full_disk_puts_a_round_off_and_a_failed_sync_ends_the_collector
     with pytest.raises(SyncFailedError):
         await asyncio.wait_for(collector.run(), 10)
     assert collector.rounds == 1
+
+
+async def test_a_failed_sync_of_the_last_bytes_of_a_copy_ends_the_collector(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the map of the copy's ledgers is in them; but a device that fails here fails anywhere."""
+    await _half_dead(node)
+    faults = node.machine.devices[0].faults
+    close = EntryLogWriter.aclose
+
+    async def close_badly(writer: EntryLogWriter) -> None:
+        faults.strike_next(Fault.SYNC_ERROR)
+        await close(writer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLogWriter, "aclose", close_badly)
+        with pytest.raises(SyncFailedError):
+            await asyncio.wait_for(node.collector().run(), 10)
+    assert faults.counts[Fault.SYNC_ERROR] == 1
+    assert bytes(await node.storage.get_entry(0, 39)) == entry_bytes(0, 39)
 
 
 async def test_rounds_on_a_full_disk_stop_no_read_and_the_first_with_room_deletes(

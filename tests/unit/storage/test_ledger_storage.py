@@ -491,6 +491,23 @@ async def test_failed_sync_of_a_log_ends_all_flushing() -> None:
     await storage.aclose()
 
 
+async def test_failed_sync_of_the_last_bytes_of_all_leaves_everything_closed_and_readable() -> None:
+    """Nothing is promised after it, and only a map of ledgers is in them, which a scan replaces."""
+    world = World()
+    storage = await world.open()
+    expected = some_entries()
+    add(storage, expected.values())
+    await storage.flush()
+    world.devices[0].faults.strike_next(Fault.SYNC_ERROR)
+    await storage.aclose()
+    assert world.devices[0].faults.counts[Fault.SYNC_ERROR] == 1
+    world.crash()
+    storage = await world.open()
+    await check(storage, expected)
+    await storage.aclose()
+    world.machine.release_dead()
+
+
 async def test_failed_sync_of_the_index_ends_all_flushing() -> None:
     world = World()
     storage = await world.open()
