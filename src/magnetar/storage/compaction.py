@@ -10,6 +10,7 @@ Alive:     decided twice. Which logs to rewrite: by the ledger maps of the logs 
 Reads:     one that was on its way to a log that is gone asks the index again (reads.py).
 Damage:    what can be read is moved; the log stays as long as the index refers to anything in it, is reported, and
            stops nothing else.
+Torn:      a crash may leave a log without even its header. Nothing refers to it, and it goes.
 Newest:    the log with the highest id is never removed, so no id is used twice, also after a restart.
 Left over: a crash, or an index without room, may leave a copy that nothing refers to. It goes when its ledgers go, or
            with a later compaction.
@@ -72,7 +73,10 @@ class Compactor:
 
     async def run(self) -> None:
         """Removes dead logs; compacts if that is due. DiskFullError, or what ends the bookie."""
-        usages = await self._survey.look(self._note_damage)
+        unreadable: dict[int, Exception] = {}
+        usages = await self._survey.look(unreadable.__setitem__)
+        for log_id in sorted(unreadable.keys() - self.damaged.keys()):
+            await self._judge(log_id, unreadable[log_id])
         for usage in usages:
             if usage.is_finished and usage.live_bytes == 0:
                 await self._remove(usage.log_id)
@@ -160,8 +164,22 @@ class Compactor:
         except DiskError as error:
             raise LogDamagedError(f"it cannot be read: {error}") from error
 
+    async def _judge(self, log_id: int, error: Exception) -> None:
+        """A log that is torn from its header on, and that nothing refers to, is what a crash left of a flush."""
+        if not await self._has_torn_header(log_id) or await self._is_referenced(log_id):
+            self._note_damage(log_id, error)
+            return
+        _log.warning("%s has no header and nothing refers to it, as a crash leaves one: removed", log_path(log_id))
+        await self._remove(log_id)
+
+    async def _has_torn_header(self, log_id: int) -> bool:
+        try:
+            return not await self._storage.logs.has_header(log_id)
+        except DiskError:
+            return False
+
     async def _is_referenced(self, log_id: int) -> bool:
-        """Reads the whole index: only for a log with damage."""
+        """Reads the whole index: only for a log with damage, and once for each."""
         index = self._storage.index
         ledger = 0
         while ledgers := await index.ledgers(ledger):

@@ -110,15 +110,22 @@ def encode_header(log_id: int) -> bytes:
     return head + struct.pack("<I", crc32c(head))
 
 
+def header_version(data: bytes) -> int | None:
+    """None: this is no header of any version."""
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, _, checksum = _HEADER.unpack_from(data)
+    return version if magic == _MAGIC and checksum == crc32c(data[: HEADER_BYTES - 4]) else None
+
+
 def check_header(data: bytes, log_id: int) -> None:
     if data[:HEADER_BYTES] == encode_header(log_id):
         return
-    if len(data) >= HEADER_BYTES:
-        magic, version, _, checksum = _HEADER.unpack_from(data)
-        if magic == _MAGIC and version != _VERSION and checksum == crc32c(data[: HEADER_BYTES - 4]):
-            raise LogDamagedError(
-                f"{log_path(log_id)} has format version {version}, this program knows {_VERSION}: start a newer one"
-            )
+    version = header_version(data)
+    if version not in (None, _VERSION):
+        raise LogDamagedError(
+            f"{log_path(log_id)} has format version {version}, this program knows {_VERSION}: start a newer one"
+        )
     raise LogDamagedError(f"{log_path(log_id)} does not begin with its header: cut off, damaged, or not an entry log")
 
 

@@ -29,6 +29,7 @@ from magnetar.storage.entry_log_format import (
     decode_block,
     decode_footer,
     decode_ledger_map,
+    header_version,
     log_path,
 )
 from magnetar.storage.extents import BlockPlace
@@ -122,6 +123,11 @@ class EntryLogReader:
             is_tail = following is None and end == size
             yield Damage(log_id, offset, end if following is None else following, is_tail)
             offset = end if following is None else following
+
+    async def has_header(self, log_id: int) -> bool:
+        """Of any version. A crash may leave a log without one: it was begun by a flush that never ended. So may damage;
+        which of them, only the index can tell."""
+        return header_version(await self._read(log_id, 0, HEADER_BYTES)) is not None
 
     async def size(self, log_id: int) -> int:
         return (await self._fresh_file(log_id, None)).size

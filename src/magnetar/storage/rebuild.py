@@ -10,6 +10,7 @@ Torn end:  a crash leaves one in the log that was flushed to, and every such log
            compacted. Bit rot in its last block looks the same, and its journal is long gone. Only the old index can
            tell them apart: a mark moves after the index was written, so the journal still has whatever the index does
            not refer to. Without that index, or if it refers to anything there, a torn end is damage like any other.
+           A log may be torn from its beginning on, header and all: it was begun by that flush.
 Mark:      the new index's is what the caller says: the journal's own, as all below it is in the logs.
 """
 
@@ -144,6 +145,10 @@ class _Rebuild:
     master_keys: dict[int, bytes] = field(default_factory=dict)
 
     async def add_log(self, log_id: int) -> None:
+        is_unreferenced = not self.report.locations_lost and self._old_end(log_id) == 0
+        if is_unreferenced and not await self.logs.has_header(log_id):
+            self.report.torn_ends.append(Damage(log_id, 0, await self.logs.size(log_id), is_tail=True))
+            return
         extents: list[Extent] = []
         async for found in self.logs.scan(log_id):
             if isinstance(found, Damage):

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import DiskFullError, EntryMissingError, LedgerMissingError, LogDamagedError, SyncFailedError
 from magnetar.sim.device import Crash
 from magnetar.sim.disk_faults import Fault
 from magnetar.storage.compaction import Compactor, Throttle
-from magnetar.storage.entry_log_format import log_path
+from magnetar.storage.entry_log_format import encode_header, log_path
 from magnetar.storage.extents import Extent
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.log_survey import LogUsage, Survey
@@ -467,6 +468,77 @@ async def test_a_log_that_cannot_be_read_stops_nothing_else() -> None:
     await compact_all(compactor)
     assert list(compactor.damaged) == [0]
     assert compactor.statistics.logs_rewritten
+    await storage.aclose()
+
+
+async def put_log(world: World, log_id: int, content: bytes) -> None:
+    disk = world.runtime.disk(world.roots[0], name="crash")
+    file = await disk.open(log_path(log_id), create=True)
+    await file.truncate(0)
+    await file.append_and_sync([content])
+    await disk.sync_dir("logs")
+    await file.aclose()
+    await disk.aclose()
+
+
+@pytest.mark.parametrize("left", [b"", bytes(64), b"mgntrlog\x01"], ids=repr)
+async def test_a_log_that_a_crash_left_without_header_or_blocks_is_removed(left: bytes) -> None:
+    world = World(config=config())
+    storage = await world.open()
+    expected = await write(storage, [1])
+    torn = storage.dirs.log_ids()[-1] + 1
+    await storage.aclose()
+    await put_log(world, torn, left)
+    storage = await world.open()
+    compactor = compactor_of(storage)
+    await compactor.run()
+    assert torn in storage.dirs.log_ids(), "the newest stays, so that its id is not used again"
+    expected |= await write(storage, [2])
+    await compactor.run()
+    assert torn not in storage.dirs.log_ids()
+    assert not compactor.damaged
+    await check(storage, expected)
+    await storage.aclose()
+
+
+async def test_a_log_without_its_header_stays_while_the_index_refers_to_it() -> None:
+    world = World(config=config(log_bytes_max=1 << 20))
+    storage = await world.open()
+    expected = await write(storage, [1])
+    world.crash()
+    storage = await world.open(1)
+    expected |= await write(storage, [2])
+    await write(storage, [3])
+    world.devices[0].flip_bit(log_path(0), 3)
+    compactor = compactor_of(storage)
+    await compactor.run()
+    assert list(compactor.damaged) == [0]
+    assert 0 in storage.dirs.log_ids()
+    await check(storage, expected)
+    await delete(storage, expected, 1)
+    compactor = compactor_of(storage)  # As after a restart: the whole index is read once for such a log.
+    await compactor.run()
+    assert not compactor.damaged
+    assert 0 not in storage.dirs.log_ids()
+    await check(storage, expected)
+    await storage.aclose()
+    world.machine.release_dead()
+
+
+async def test_a_log_of_a_newer_version_stays_whatever_the_index_says() -> None:
+    world = World(config=config())
+    storage = await world.open()
+    await write(storage, [1])
+    newer = storage.dirs.log_ids()[-1] + 1
+    await storage.aclose()
+    head = encode_header(newer)[:8] + (99).to_bytes(4, "little") + encode_header(newer)[12:16]
+    await put_log(world, newer, head + crc32c(head).to_bytes(4, "little"))
+    storage = await world.open()
+    await write(storage, [2])
+    compactor = compactor_of(storage)
+    await compactor.run()
+    assert "format version 99" in compactor.damaged[newer]
+    assert newer in storage.dirs.log_ids()
     await storage.aclose()
 
 

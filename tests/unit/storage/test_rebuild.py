@@ -6,9 +6,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
 from magnetar.errors import DiskFullError
 from magnetar.runtime.system import SystemRuntime
+from magnetar.storage.entry_log_format import encode_header, log_path
 from magnetar.storage.entry_log_reader import EntryLogReader
 from magnetar.storage.extents import Extent
 from magnetar.storage.ledger_dirs import LedgerDirs
@@ -190,6 +192,14 @@ async def append_to_log(world: World, data: bytes) -> None:
     await disk.aclose()
 
 
+async def make_log(world: World, log_id: int, content: bytes) -> None:
+    disk = world.runtime.disk(world.roots[0], name="crash")
+    file = await disk.open(log_path(log_id), create=True)
+    await file.append_and_sync([content])
+    await file.aclose()
+    await disk.aclose()
+
+
 async def read_all_flags(index: LocationIndex) -> dict[int, tuple[bool, bool]]:
     return {ledger_id: (flags.fenced, flags.limbo) for ledger_id, flags in await index.all_flags()}
 
@@ -260,6 +270,35 @@ async def test_torn_flush_behind_what_the_old_index_has_puts_nothing_in_limbo() 
     assert [(damage.log_id, damage.offset) for damage in report.torn_ends] == [(0, end)]
     assert (report.damage, report.may_miss_entries) == ([], False)
     assert await read_all_flags(new) == {7: (False, False), 30: (False, False)}
+
+
+@pytest.mark.parametrize("left", [b"", bytes(64), b"mgntrlog\x01", bytes(20) + b"blocks without a header"], ids=repr)
+async def test_log_that_a_crash_left_without_its_header_puts_nothing_in_limbo(left: bytes) -> None:
+    """It was begun by a flush that never ended, so the journal has what counts of it."""
+    world = await world_after_a_crash(7)
+    await make_log(world, 1000, left)
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert [(damage.log_id, damage.offset, damage.end) for damage in report.torn_ends] == [(1000, 0, len(left))]
+    assert (report.unreadable_logs, report.may_miss_entries) == ({}, False)
+    assert await read_all_flags(new) == {7: (False, False), 30: (False, False)}
+
+
+async def test_log_without_its_header_is_damage_if_there_is_no_old_index_or_it_refers_to_it() -> None:
+    world = await world_after_a_crash(7)
+    await cut_log(world, 0)
+    for old in (None, world.image):
+        new, report, _ = await rebuilt(world, old=old)
+        assert list(report.unreadable_logs) == [0]
+        assert report.torn_ends == []
+        assert all(flags == (True, True) for flags in (await read_all_flags(new)).values())
+
+
+async def test_log_of_a_newer_version_is_never_taken_for_torn() -> None:
+    world = await world_after_a_crash(7)
+    head = encode_header(1000)[:8] + (99).to_bytes(4, "little") + encode_header(1000)[12:16]
+    await make_log(world, 1000, head + crc32c(head).to_bytes(4, "little"))
+    _, report, _ = await rebuilt(world, old=world.image)
+    assert "format version 99" in report.unreadable_logs[1000]
 
 
 async def test_newest_log_that_a_crash_tore_within_a_flush_puts_nothing_in_limbo() -> None:
