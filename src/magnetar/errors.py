@@ -215,7 +215,7 @@ class LedgerIdsExhaustedError(MetadataError):
 
 
 class CookieMismatchError(MetadataError):
-    """A bookie is not what its cookie says; the message names the fields that differ."""
+    """A bookie is not what its cookie says, or has lost something since; the message says what differs."""
 
 
 class BookieRegisteredError(MetadataError):

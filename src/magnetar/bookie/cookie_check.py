@@ -5,6 +5,7 @@ Why:       a bookie that lost a disk, or got another's, would answer "no such en
 First start: directories first, the metadata last: the metadata's cookie is the commit. Whatever a crash leaves before
            that (some directories stamped, none or all) has no data and no cookie in the metadata, and is finished by
            the next start. After it, a directory without its cookie has been lost.
+Repaired:  a directory may say that the bookie waits for a repair (limbo.py): until that is done it does not start.
 Refused:   whatever is not certainly a first start and does not match in full. Data without a cookie in the metadata is
            refused, too: an operator who deleted the cookie has declared this bookie gone.
 Read next: identity.py
@@ -18,6 +19,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from magnetar.bookie.directories import REPAIR_FILE
 from magnetar.errors import CookieMismatchError
 from magnetar.metadata.bookkeeper.cookies import Cookie
 
@@ -30,7 +32,8 @@ class Found:
     cookie: Cookie | None
     data_names: Sequence[str] = ()
     is_being_repaired: bool = False
-    """It was lost, and what it has comes from a repair that was interrupted."""
+    """It was lost, and what it has comes from a repair that was interrupted; or ledgers of the bookie are unknown to
+    it since its index was rebuilt."""
 
 
 class Verdict(enum.Enum):
@@ -47,6 +50,7 @@ def check_cookies(ours: Cookie, stored: Cookie | None, directories: Sequence[Fou
             _require_same(ours, found.cookie, found.path, _other_directory(ours, found))
     if stored is not None:
         _require_all_stamped(ours, stored, directories)
+        _require_repaired(ours, directories)
         return Verdict.KNOWN
     _require_unused(ours, directories)
     return Verdict.FIRST_START
@@ -110,6 +114,17 @@ def _require_all_stamped(ours: Cookie, stored: Cookie, directories: Sequence[Fou
             f"Configured: {describe_cookie(ours)}; cookie in the metadata: {describe_cookie(stored)}. "
             "Bring the disk back. If its data is lost, put what may be forgotten in limbo and go on with the rest: "
             f"{limbo_command(ours)}. Or begin anew: {_begin_anew(ours)}"
+        )
+
+
+def _require_repaired(ours: Cookie, directories: Sequence[Found]) -> None:
+    marked = [found.path for found in directories if found.is_being_repaired]
+    if marked:
+        raise CookieMismatchError(
+            f"bookie {ours.bookie_id} is not repaired yet, as {REPAIR_FILE} in {', '.join(marked)} says: its index was "
+            "rebuilt without the fences of the old one, or a repair was interrupted. Ledgers that it made promises for "
+            "are unknown to it, and it would deny them. Let the metadata tell which they are: "
+            f"{limbo_command(ours)}"
         )
 
 

@@ -5,7 +5,9 @@ Lock:      every directory has a file `lock` that is held while the process live
 Files:     VERSION      the cookie (in every directory; Apache's name and format)
            port         the port in use (in the first ledger directory)
            BOOKIE_STATUS  read-only by an operator (in the ledger directories; Apache's name and format)
-           REPAIRING    a directory that was lost is being made this bookie's again (limbo.py)
+           REPAIRING    something is lost, and the bookie must not start before limbo.py is done: in a directory that is
+                        being made its own again; in the first ledger directory, after a rebuild of the index that
+                        could not find all ledgers
 Invariant: a small file is either as it was or as it was to be: written aside, synced, renamed, the name synced.
 Read next: identity.py
 """

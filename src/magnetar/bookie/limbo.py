@@ -10,6 +10,7 @@ Journal:   what can be read is flushed to entry logs and index; a file that is d
            removed), and replay goes on with the file behind it.
 Order:     flags durable in the index → journal files set aside → the cookie in a directory that was lost. Until the
            last of these is done, the bookie refuses to start as before; killed at any line, the repair is run again.
+           The marks that say so (REPAIRING) go last, also the one that a rebuild of the index without its fences left.
 End:       limbo ends when the ledger is deleted. (A copy of all its entries from others would end it, too.)
 Read next: docs/bookie.md, cli/bookie_limbo.py
 """
@@ -265,7 +266,7 @@ async def repair(
     for directory in lost:
         await directory.write(COOKIE_FILE, encode_cookie(cookie))
         report.stamped.append(directory.path)
-    for directory in directories.all:  # Also where a repair was interrupted just behind the cookie.
+    for directory in directories.all:  # Also that of a rebuild, or of a repair that was interrupted behind the cookie.
         await directory.remove(REPAIR_FILE)
     return report
 

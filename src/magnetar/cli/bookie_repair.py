@@ -4,7 +4,8 @@ Rebuild:   the new index is made beside the old one, complete and closed, before
            the bookie still has its old index, or none: then it refuses to start, and the next rebuild goes on with the
            flags of the old one, which was set aside.
 Flags:     only an index that has all the journal was told of can be trusted with flags: fences are for ever. One that
-           is behind is treated as lost, and what it had is kept aside.
+           is behind is treated as lost, and what it had is kept aside. Then ledgers may be unknown here for which
+           this bookie made promises: it is marked as one that waits for a repair, and does not start without.
 Read-only: the bookie only ever reads the status file, so it may run; it looks at it from time to time.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import typer
 
+from magnetar.bookie.directories import REPAIR_FILE
 from magnetar.bookie.read_only import read_operator_status, write_operator_status
 from magnetar.cli.options import AsJson, ConfigFile, Force, Settings, confirm
 from magnetar.cli.output import note, print_json, print_table
@@ -79,7 +81,9 @@ async def rebuild_index_of(bookie: StoppedBookie) -> dict[str, Any]:
         finally:
             if old is not None:
                 await old.aclose()
-    kept = await _swap(bookie, current, new, aside, source, keep=report.flags_lost)
+    if report.may_miss_ledgers:  # Before the new index can be started with.
+        await bookie.directories.first_ledger.write(REPAIR_FILE, b"")
+    kept = await _swap(bookie, current, new, aside, source, keep=report.may_miss_ledgers)
     _note_problems(bookie, report, kept)
     return {
         "index": str(current),
@@ -205,19 +209,22 @@ def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | No
         )
     problems.extend(LogDamagedError(f"{_where(damage)}: {_meaning(damage, report)}") for damage in report.damage)
     if report.may_miss_entries:
+        can_start = "" if report.may_miss_ledgers else "the bookie can start, and "
         problems.append(
             LogDamagedError(
-                "entries may be missing: all ledgers are in limbo now, so that no wrong answer is given; the bookie "
-                "can start, and auto-recovery should copy its ledgers from others"
+                "entries may be missing: all ledgers are in limbo now, so that no wrong answer is given; "
+                f"{can_start}auto-recovery should copy its ledgers from others"
             )
         )
-    if report.flags_lost:
+    if report.may_miss_ledgers:
         where = "" if kept is None else f" (what there was is in {kept})"
+        lost = "fences" if report.flags_lost else "ledgers"
         problems.append(
             IndexDamagedError(
-                f"fences could not be taken over from the old index{where}: all ledgers are fenced and in limbo now, "
-                "and fences of ledgers without an entry here are gone. Before it starts, let the metadata tell which "
-                "they were: magnetar bookie limbo --metadata URL, with the same directories"
+                f"{lost} could not be taken over from the old index{where}: all ledgers with an entry here are fenced "
+                "and in limbo now, and nothing is known of others that there may have been. The bookie does not start "
+                "until the metadata has told which they were: magnetar bookie limbo --metadata URL, with the same "
+                "directories"
             )
         )
 

@@ -49,6 +49,11 @@ class RebuildReport:
     """Then nobody can tell a torn end from a damaged one."""
 
     @property
+    def may_miss_ledgers(self) -> bool:
+        """Of which not even the name is known here: only the metadata can tell which to fence and put in limbo."""
+        return self.flags_lost or (self.locations_lost and self.may_miss_entries)
+
+    @property
     def may_miss_entries(self) -> bool:
         return bool(self.unreadable_logs or self.damage)
 

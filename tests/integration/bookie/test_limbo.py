@@ -29,16 +29,16 @@ from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.integration.bookie.conftest import DIGEST, KEY, Client, entry
 
 ID = BookieId("b1")
-OPEN, CLOSED = 1, 2
+OPEN, CLOSED, FENCED_ONLY = 1, 2, 3
 ENTRIES = 20
 TIMEOUT_S = 60
 
 
-async def make_ledgers(url: str) -> None:
+async def make_ledgers(url: str, states: dict[int, LedgerState]) -> None:
     runtime = SystemRuntime()
     async with await open_store(Config(metadata=MetadataConfig(url=url)), runtime) as store:
         ledgers = LedgerMetadataStore(store, BookKeeperPaths(), runtime.entropy)
-        for ledger_id, state in ((OPEN, LedgerState.OPEN), (CLOSED, LedgerState.CLOSED)):
+        for ledger_id, state in states.items():
             is_closed = state is LedgerState.CLOSED
             await ledgers.create(
                 LedgerMetadata(
@@ -68,8 +68,11 @@ class Machine:
         return str(refusal.value)
 
     def run_limbo(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.run("limbo", "--metadata", self.url, *options)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*MAGNETAR, "bookie", "limbo", "--metadata", self.url, "--dir", str(self.dir), *options],
+            [*MAGNETAR, "bookie", *arguments, "--dir", str(self.dir)],
             capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
@@ -114,7 +117,7 @@ def _used_bytes(path: Path) -> int:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     init_cluster(made.url)
-    asyncio.run(make_ledgers(made.url))
+    asyncio.run(make_ledgers(made.url, {OPEN: LedgerState.OPEN, CLOSED: LedgerState.CLOSED}))
     made.bookie.start()
     asyncio.run(made.fill_and_kill())
     yield made
@@ -179,6 +182,36 @@ def test_a_lost_journal_is_refused_repaired_and_answered_for(machine: Machine) -
     assert "magnetar bookie limbo" in machine.start_refused()
     assert machine.repair()["directories_restored"] == [str(machine.dir / "journal")]
     machine.bookie.start()
+    assert asyncio.run(machine.codes(CLOSED, *range(ENTRIES))) == [Code.EOK] * ENTRIES
+    asyncio.run(check_limbo(machine, ENTRIES))
+
+
+async def fence(machine: Machine, ledger_id: int) -> None:
+    async with machine.client() as client:
+        answer = await client.ask(ReadEntry(ledger_id, LAST_ENTRY, fence=True, master_key=KEY))
+        assert answer.code in (Code.ENOENTRY, Code.ENOLEDGER)
+
+
+async def add_code(machine: Machine, ledger_id: int) -> Code:
+    async with machine.client() as client:
+        return (await client.ask(AddEntry(ledger_id, 0, KEY, entry(ledger_id, 0)))).code
+
+
+def test_an_index_that_was_rebuilt_without_its_fences_is_refused_repaired_and_answered_for(machine: Machine) -> None:
+    """A ledger that was fenced here before it had an entry is in no log: only the metadata has its name."""
+    asyncio.run(make_ledgers(machine.url, {FENCED_ONLY: LedgerState.OPEN}))
+    machine.bookie.start()
+    asyncio.run(fence(machine, FENCED_ONLY))
+    assert machine.bookie.stop() == 0
+    shutil.rmtree(machine.dir / "ledgers" / "index")
+    rebuilt = machine.run("index", "rebuild", "--force")
+    assert (rebuilt.returncode, "magnetar bookie limbo" in rebuilt.stderr) == (1, True)
+    for _ in range(2):
+        assert f"magnetar bookie limbo --dir {machine.dir} --metadata URL" in machine.start_refused()
+        assert machine.run("index", "rebuild", "--force").returncode == 0  # It does not know more the second time.
+    assert machine.repair()["ledgers_in_limbo"] == 2
+    machine.bookie.start()
+    assert asyncio.run(add_code(machine, FENCED_ONLY)) is Code.EFENCED
     assert asyncio.run(machine.codes(CLOSED, *range(ENTRIES))) == [Code.EOK] * ENTRIES
     asyncio.run(check_limbo(machine, ENTRIES))
 

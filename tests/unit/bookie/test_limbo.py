@@ -338,6 +338,24 @@ async def test_a_lost_directory_is_taken_back_when_all_that_may_be_forgotten_is_
     world.machine.release_dead()
 
 
+async def test_a_bookie_that_waits_for_a_repair_does_not_start_before_it(store: MetadataStore) -> None:
+    """As a rebuild of its index leaves it, when that could not find the fences."""
+    world = World(journals=1)
+    await write_and_crash(world, store)
+    directories = await open_directories(world.runtime, world.layout())
+    await directories.first_ledger.write(REPAIR_FILE, b"")
+    await directories.aclose()
+    refusal = "REPAIRING in /ledgers-0 says: .* fences of the old one, .* magnetar bookie limbo "
+    with pytest.raises(CookieMismatchError, match=refusal):
+        await start(world, store)
+    await run_repair(world, store)
+    world.crash(Crash.DROP_UNSYNCED)
+    node = await start(world, store)
+    await check_flags(node)
+    await node.aclose()
+    world.machine.release_dead()
+
+
 async def test_a_bookie_that_lost_everything_is_named_by_its_id(store: MetadataStore) -> None:
     world = World(journals=1)
     await write_and_crash(world, store)

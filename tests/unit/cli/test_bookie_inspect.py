@@ -71,6 +71,11 @@ class Stopped:
         rows = self.lines("ledger", "ls")["ledger"]
         return {row["ledger"]: (row["entries"], row["last_entry"], row["fenced"], row["limbo"]) for row in rows}
 
+    @property
+    def awaits_limbo(self) -> bool:
+        """Then it does not start before that command."""
+        return (self.dir / "ledgers" / "REPAIRING").exists()
+
     def content(self) -> dict[str, str]:
         """Of every file but the locks, which name the process that had them last."""
         files = [path for path in sorted(self.dir.rglob("*")) if path.is_file() and path.name != "lock"]
@@ -343,6 +348,7 @@ def test_a_rebuilt_index_has_what_the_old_one_had(kind: str, request: pytest.Fix
     report = bookie.document("index", "rebuild", "--force")
     assert (report["flags_lost"], report["may_miss_entries"]) == (False, False)
     assert bookie.ledgers() == before
+    assert not bookie.awaits_limbo
     assert bookie.lines("ledger", "check")["check"][0]["bad_entries"] == 0
     assert [path.name for path in sorted(bookie.index.parent.glob("index*"))] == ["index"]
 
@@ -353,6 +359,7 @@ def test_an_index_that_is_gone_is_rebuilt_with_all_ledgers_in_limbo(closed: Stop
     report = closed.document("index", "rebuild", "--force", code=1)
     assert (report["entries"], report["flags_lost"]) == (10, True)
     assert closed.ledgers() == {1: (5, 4, True, True), 2: (5, 4, True, True)}
+    assert closed.awaits_limbo, "ledgers that were fenced without an entry are unknown"
 
 
 def test_a_rebuild_that_was_killed_between_its_renames_goes_on_with_the_flags_set_aside(closed: Stopped) -> None:
@@ -376,6 +383,7 @@ def test_a_damaged_log_puts_all_rebuilt_ledgers_in_limbo(closed: Stopped) -> Non
     done = closed.run("index", "rebuild", "--force")
     assert (done.returncode, "in limbo" in done.stderr) == (1, True)
     assert all(limbo for _, _, _, limbo in closed.ledgers().values())
+    assert not closed.awaits_limbo, "the old index has the names of all that may be missing"
 
 
 def test_bit_rot_at_the_end_of_an_unfinished_log_puts_all_rebuilt_ledgers_in_limbo(unfinished: Stopped) -> None:

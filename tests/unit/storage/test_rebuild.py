@@ -231,7 +231,7 @@ async def test_bit_rot_in_the_last_block_of_an_unfinished_log_is_damage_if_only_
     world.image.flip_bit(first, 9)
     new, report, _ = await rebuilt(world, old=world.image)
     assert (report.flags_lost, report.locations_lost) == (False, True)
-    assert report.may_miss_entries
+    assert (report.may_miss_entries, report.may_miss_ledgers) == (True, True)
     assert await read_all_flags(new) == {7: (True, True), 30: (True, True)}
 
 
@@ -260,6 +260,7 @@ async def test_log_that_was_cut_off_between_two_blocks_is_damage_if_the_old_inde
     new, report, _ = await rebuilt(world, old=world.image)
     assert [(damage.offset, damage.end) for damage in report.damage] == [(last.offset, last.offset + last.size)]
     assert (await read_all_flags(new))[7] == (True, True)
+    assert not report.may_miss_ledgers, "the old index has all their names"
 
 
 async def test_torn_flush_behind_what_the_old_index_has_puts_nothing_in_limbo() -> None:
