@@ -96,8 +96,8 @@ class LedgerConfig:
     )
     slow_bookie_wait_ms: int = knob(
         2_000,
-        "How long a writer waits for a slow bookie, or one that does not read what it is sent; then it is taken for "
-        "failed.",
+        "How long a writer waits for a slow bookie, or one that does not read what it is sent, or answers `too many "
+        "requests`; then it is taken for failed.",
         at_least=1,
         at_most=3_600_000,
         bookkeeper="waitTimeoutOnBackpressureMillis",

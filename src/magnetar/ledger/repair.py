@@ -3,6 +3,8 @@
 Order:     empty seats are connected again → replacements for failed ones are chosen → connected → the window is held →
            the change is written → the new bookies sit down and get their share → the window is released. A bookie
            that fails before the write begins is part of the same change, so many failures at once are one change.
+Storm:     a newcomer that fails before it has taken an entry is replaced after a pause, and every further one after a
+           longer one: what ails it may ail all of them. Who failed lately is chosen only if there is nobody else.
 Limit:     so many changes in so long, then the writer fails: a writer that chases dead bookies hurts everybody.
 Delay:     if set, a failed bookie is only remembered while every write set reaches its ack quorum without it.
 Nobody:    without a replacement the failed ones themselves are tried again, with longer and longer pauses. If the ack
@@ -14,6 +16,7 @@ Read next: write_engine.py, ensemble_change.py
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections import deque
@@ -42,6 +45,7 @@ log = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_LONGEST_S: Final = 2.0
 _RETRIES_FORGOTTEN_S: Final = 10.0  # A shortage after so long without a try is another one.
+_FAILURE_REMEMBERED_S: Final = 10.0  # Long beside a restart; who is set aside for longer, the placement knows.
 _WARNING_INTERVAL_S: Final = 10.0  # Of one writer: thousands may be short of bookies at once, for hours.
 
 
@@ -56,6 +60,7 @@ class Repair:
         self._short_since: float | None = None  # Since when replacements are missing.
         self._retries: Backoff | None = None  # Made when it is first needed: few writers ever do.
         self._tried_at = self._warned_at = -math.inf
+        self._failed_at: dict[BookieId, float] = {}  # Of bookies that have taken nothing since; no more than there are.
         self.changes = 0
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -67,7 +72,7 @@ class Repair:
 
     def _is_needed(self) -> bool:
         if not len(self._engine.pending):
-            return any(seat.owed for seat in self._engine.seats)
+            return any(seat.is_empty and seat.owed for seat in self._engine.seats)
         return any(seat.is_empty for seat in self._engine.seats) or self._must_replace()
 
     def _must_replace(self) -> bool:
@@ -81,8 +86,19 @@ class Repair:
     def _failed(self) -> list[Seat]:
         return [seat for seat in self._engine.seats if seat.error is not None]
 
-    def revived(self) -> None:
-        """Nobody is missing any more."""
+    def on_failure(self, bookie_id: BookieId) -> None:
+        self._failed_at[bookie_id] = self._loop.time()
+
+    def has_failed_before(self, bookie_id: BookieId) -> bool:
+        """Not long ago, and it has not taken an entry since."""
+        return self._loop.time() - self._failed_at.get(bookie_id, -math.inf) < _FAILURE_REMEMBERED_S
+
+    def revived(self, bookie_id: BookieId) -> None:
+        """One that was on trial has taken an entry."""
+        self._failed_at.pop(bookie_id, None)
+        self._nobody_is_missing()
+
+    def _nobody_is_missing(self) -> None:
         self._short_since = None
         self._retries = None
 
@@ -106,7 +122,7 @@ class Repair:
         else:
             self._short_since = None
             if not any(seat.error is not None or seat.is_on_trial for seat in self._engine.seats):
-                self.revived()
+                self._nobody_is_missing()
             self._task = None
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
@@ -133,12 +149,15 @@ class Repair:
     async def _replace(self) -> None:
         """One change for all that failed up to the moment it is written, as far as there is somebody for them."""
         chosen: dict[int, Channel] = {}
+        in_vain = any(seat.is_on_trial for seat in self._failed())  # Whoever sat down there last took nothing.
+        if in_vain:
+            await self._pause()
         try:
             shortage = await self._find_replacements(chosen)
             if chosen:
                 await self._write(chosen)
             elif shortage is not None:
-                await self._wait_for_somebody(shortage)
+                await self._wait_for_somebody(shortage, has_paused=in_vain)
         finally:
             for channel in chosen.values():
                 channel.detach(self._engine.ledger_id, self._engine)
@@ -152,11 +171,15 @@ class Repair:
             engine.pending.first_entry_id, {position: channel.bookie_id for position, channel in chosen.items()}
         )
         engine.pending.release(list(chosen))
-        self.revived()
+        self._short_since = None
         log.info("bookies replaced", extra={"ledger_id": engine.ledger_id, "ensemble": list(engine.change.ensemble)})
         for position in list(chosen):
-            engine.seat(engine.seats[position], chosen.pop(position))
+            self._try(engine.seats[position], chosen.pop(position))
         engine.confirm()  # Entries that do not need the new bookies may have become complete while they were held.
+
+    def _try(self, seat: Seat, channel: Channel) -> None:
+        self._engine.seat(seat, channel)
+        seat.is_on_trial = True
 
     def _count_change(self) -> None:
         config = self._engine.config
@@ -195,6 +218,7 @@ class Repair:
             for (position, bookie_id), channel in zip(picked.items(), found, strict=True):
                 if isinstance(channel, MagnetarError):
                     engine.bookies.report_failure(bookie_id)
+                    self.on_failure(bookie_id)
                     ruled_out[bookie_id] = None
                 else:
                     chosen[position] = channel
@@ -202,7 +226,8 @@ class Repair:
     def _pick(
         self, missing: Sequence[int], chosen: Mapping[int, Channel], ruled_out: Mapping[BookieId, None]
     ) -> dict[int, BookieId]:
-        """By the placement rules, for all of these seats, or else for one of them."""
+        """By the placement rules, for all of these seats, or else for one of them; of those who failed lately, nobody
+        unless nobody else is there."""
         engine = self._engine
         ensemble = [
             chosen[position].bookie_id if position in chosen else bookie
@@ -210,20 +235,22 @@ class Repair:
         ]
         # Also those whose own seat has a new bookie now: if that one is lost before the change, they still sit there.
         excluded = (*ruled_out, *engine.change.ensemble)
+        lately = tuple(bookie_id for bookie_id in self._failed_at if self.has_failed_before(bookie_id))
         shortage: NotEnoughBookiesError | None = None
-        for positions in (missing, *([position] for position in missing)):
+        choices = [missing, *([position] for position in missing)]
+        for avoided, positions in itertools.product(dict.fromkeys((lately, ())), choices):
             try:
                 new = engine.placement.replace_all(
-                    positions, ensemble, engine.sizes, engine.bookies.candidates(), exclude=excluded
+                    positions, ensemble, engine.sizes, engine.bookies.candidates(), exclude=(*excluded, *avoided)
                 )
             except NotEnoughBookiesError as error:
-                shortage = shortage or error
+                shortage = error if positions is missing else shortage
             else:
                 return {position: new.ensemble[position] for position in positions}
         assert shortage is not None
         raise shortage
 
-    async def _wait_for_somebody(self, shortage: NotEnoughBookiesError) -> None:
+    async def _wait_for_somebody(self, shortage: NotEnoughBookiesError, *, has_paused: bool) -> None:
         """Gives new bookies time to come, and then those that failed another chance."""
         engine = self._engine
         now = self._loop.time()
@@ -234,13 +261,13 @@ class Repair:
         can_go_on = engine.pending.can_go_on_without([seat.position for seat in failed])
         if not can_go_on and now - self._short_since >= engine.config.replacement_wait_ms / 1000:
             raise shortage
-        await self._pause(now)
+        if not has_paused:
+            await self._pause()
         found = await self._channels([seat.bookie_id for seat in failed])
         for seat, channel in zip(failed, found, strict=True):
             if not isinstance(channel, MagnetarError):
                 engine.pending.forget([seat.position])  # It gets everything again; what it had may be lost with it.
-                engine.seat(seat, channel)
-                seat.is_on_trial = True
+                self._try(seat, channel)
 
     def _warn_of(self, shortage: NotEnoughBookiesError, now: float) -> None:
         if now - self._warned_at >= _WARNING_INTERVAL_S:
@@ -250,8 +277,8 @@ class Repair:
                 extra={"ledger_id": self._engine.ledger_id, "why": str(shortage)},
             )
 
-    async def _pause(self, now: float) -> None:
-        if self._retries is None or now - self._tried_at >= _RETRIES_FORGOTTEN_S:
+    async def _pause(self) -> None:
+        if self._retries is None or self._loop.time() - self._tried_at >= _RETRIES_FORGOTTEN_S:
             self._retries = Backoff(self._random, _RETRY_FIRST_S, _RETRY_LONGEST_S)
         await asyncio.sleep(self._retries.next_s())
         self._tried_at = self._loop.time()

@@ -3,7 +3,8 @@
 Sending:   entries submitted in one turn of the loop leave together; where every bookie holds every entry (E = Qw) all
            of them get the same list of buffers.
 Answers:   one call per received run marks the window and confirms what became a prefix.
-Slow:      a bookie that does not read, or that others are far ahead of, makes the writer wait: it owes no more.
+Slow:      a bookie that does not read, or that others are far ahead of, or that has too many requests (overload.py),
+           makes the writer wait: it owes no more.
 Failure:   an error answer, a broken connection, no answer for `add_timeout_ms`, slow for `slow_bookie_wait_ms`. One
            task at a time repairs: it finds replacements, connects to them, has the change written while the window is
            held, and sends the window's share again. Who fails in the meantime is part of the same change.
@@ -40,6 +41,7 @@ from magnetar.ledger.channel import Channel
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.keys import LedgerKeys, wrong_password
 from magnetar.ledger.overdue import Overdue
+from magnetar.ledger.overload import Overload
 from magnetar.ledger.pending_adds import PendingAdds
 from magnetar.ledger.repair import Repair
 from magnetar.ledger.seats import Seat
@@ -133,6 +135,7 @@ class WriteEngine(Generic[Token]):
         self._look_s = max(_LOOK_S_MIN, shortest_ms / 1000 / _LOOKS_PER_PATIENCE)
         self._timer: asyncio.TimerHandle | None = None
         self._repair = Repair(self, entropy)
+        self._overload = Overload(self.pending, entropy.random, self._on_rested)
         self._failures = 0
         self._resent = 0
 
@@ -204,7 +207,7 @@ class WriteEngine(Generic[Token]):
         channel = seat.channel
         if not frames:
             return
-        if channel is None:
+        if channel is None or seat.rest is not None:
             self._owe(seat, frames, entries)
             return
         self._hand_over(seat, channel, frames)
@@ -229,7 +232,11 @@ class WriteEngine(Generic[Token]):
 
     def _is_slow(self, seat: Seat, channel: Channel, behind_max: int) -> bool:
         """It has room for no more, or owes answers for many entries that are confirmed without it."""
-        return not self._has_room_at(channel) or seat.sent - seat.answered - len(self.pending) > behind_max
+        return (
+            seat.is_refusing
+            or not self._has_room_at(channel)
+            or seat.sent - seat.answered - len(self.pending) > behind_max
+        )
 
     # --- answers (called by channels) ---------------------------------------------------------------------------------
 
@@ -240,9 +247,9 @@ class WriteEngine(Generic[Token]):
         seat.answered += len(entry_ids)
         if any(codes):
             entry_ids = self._stored(seat, entry_ids, codes)
-        elif seat.is_on_trial:
-            seat.is_on_trial = False
-            self._repair.revived()
+        elif seat.is_on_trial and seat.rest is None:
+            seat.pass_trial()
+            self._repair.revived(seat.bookie_id)
         self.pending.mark(seat.position, entry_ids)
         self.confirm()
         if self._is_blocked:
@@ -259,6 +266,10 @@ class WriteEngine(Generic[Token]):
             )
         elif Code.EUA in codes:
             self.fail(wrong_password(self.ledger_id))
+        elif all(code in (Code.EOK, Code.ETOOMANYREQUESTS) for code in codes):
+            self._overload.on_refused(seat, [entry_id for entry_id, code in zip(entry_ids, codes, strict=True) if code])
+            self._is_blocked = True
+            self._look_at(seat, self._loop.time())
         else:
             seat.cannot_wait = refused is Code.EREADONLY
             self.fail_seat(seat, BookieUnavailableError(f"bookie {seat.bookie_id} answered an add with {refused.name}"))
@@ -314,24 +325,33 @@ class WriteEngine(Generic[Token]):
         if channel.is_lost:  # It was told before we listened.
             self.on_channel_lost(channel, BookieUnavailableError(f"the connection to {channel.bookie_id} was lost"))
             return
-        frames, entries = seat.take_owed()
-        if not frames:  # Else that is all there is: the seat became empty when nothing was in flight.
+        if not seat.owed:  # Else that is all there is: the seat became empty when nothing was in flight.
             frames = self.pending.frames(seat.position, self.pending.first_entry_id, self._flushed)
-            entries = len(frames) // 2
+            seat.owe(frames, len(frames) // 2)
+        self._send_owed(seat)
+        self._unblock()
+
+    def _send_owed(self, seat: Seat) -> None:
+        frames, entries = seat.take_owed()
         self._resent += entries
         self.send(seat, frames, entries)
-        self._unblock()
+
+    def _on_rested(self, seat: Seat) -> None:
+        assert seat.channel is not None, "who stands up does not rest"
+        self._send_owed(seat)
+        self._look_whether_slow(seat, seat.channel)  # Others may have confirmed all that it refused: then go on.
 
     def fail_seat(self, seat: Seat, error: MagnetarError) -> None:
         if seat.error is not None or self.error is not None:
             return
         log.log(
-            logging.DEBUG if seat.is_on_trial else logging.WARNING,  # On trial: that it had failed was said.
+            logging.DEBUG if self._repair.has_failed_before(seat.bookie_id) else logging.WARNING,  # Then it was said.
             "a bookie of the ensemble failed",
             extra={"ledger_id": self.ledger_id, "bookie_id": seat.bookie_id, "why": str(error)},
         )
         self._failures += 1
         self.bookies.report_failure(seat.bookie_id)
+        self._repair.on_failure(seat.bookie_id)
         self._leave(seat, error)
         self._repair.begin_if_needed()
 
@@ -369,7 +389,8 @@ class WriteEngine(Generic[Token]):
             return
         since, slow_s = seat.slow_since, self.config.slow_bookie_wait_ms / 1000
         if since is not None and now - since >= slow_s:
-            self.fail_seat(seat, BookieUnavailableError(f"bookie {seat.bookie_id} was too slow for {slow_s:g} s"))
+            how = "was too slow" if seat.refusals is None else "answered adds with ETOOMANYREQUESTS"
+            self.fail_seat(seat, BookieUnavailableError(f"bookie {seat.bookie_id} {how} for {slow_s:g} s"))
 
     def _timed_out(self) -> AddTimeoutError:
         silent = [seat.bookie_id for seat in self.seats if seat.channel is None or seat.unanswered]

@@ -5,20 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
-from magnetar.sim.ledgers.watch import BookieWatch, Invariant, LedgerChange, Watch
+from magnetar.sim.ledgers.watch import AddAnswer, BookieWatch, Invariant, LedgerChange, Watch
+from magnetar.wire.bookkeeper.codes import Code
 
 _CONNECTS_PER_S: Final = 60  # Of one client to one bookie. The shortest pause between two tries is 5 ms, and doubled.
 _REQUESTS_PER_S: Final = 100  # Of metadata, for each pair of client and bookie.
+_CHANGE_PAUSE_S: Final = 0.025  # The shortest pause of a writer between two changes, of which the first was in vain.
 
 
 class EnsembleChangesAreLimited(Invariant):
-    """V4: a writer that chases dead bookies gives up, and nobody tries anything again without a pause."""
+    """V4: a writer that chases dead bookies gives up, and nobody tries anything again without a pause.
+
+    In vain:   changes of a ledger between which no bookie took an entry of it. Every member of the ensemble may fail
+               by itself, and is replaced at once; but who replaces those, and takes nothing either, is replaced after
+               a pause. So there are E changes, and then as many as there are pauses in the time that they took.
+    """
 
     id = "V4"
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._changes: dict[int, int] = {}
+        self._in_vain: dict[int, list[float]] = {}
+
+    def on_add_answer(self, answer: AddAnswer) -> None:
+        if answer.code == Code.EOK:
+            self._in_vain.pop(answer.ledger_id, None)
 
     def on_ledger_change(self, change: LedgerChange) -> None:
         before, after = change.before, change.after
@@ -29,6 +41,14 @@ class EnsembleChangesAreLimited(Invariant):
         limit = self.watch.options.client_config().ledger.ensemble_changes_max  # The window outlasts every run.
         if count > limit:
             self.violated(f"the bookies of ledger {change.ledger_id} were replaced {count} times; the limit is {limit}")
+        in_vain = self._in_vain.setdefault(change.ledger_id, [])
+        in_vain.append(self.watch.now)
+        took_s = self.watch.now - in_vain[0]
+        if len(in_vain) > after.value.ensemble_size + took_s / _CHANGE_PAUSE_S:
+            self.violated(
+                f"the bookies of ledger {change.ledger_id} were replaced {len(in_vain)} times within {took_s:.3f} s, "
+                "and nobody took an entry in between: somebody tries again without a pause"
+            )
 
     def at_end(self) -> None:
         """Nor does anybody try again and again without a pause."""
