@@ -298,7 +298,9 @@ class LedgerWriter:
 
     async def _force(self) -> int:
         if isinstance(self._engine, DeferredWriteEngine):
-            return await self._engine.force()
+            lac = await self._engine.force()
+            self._explicit_lac.on_confirmed()  # It may have looked before, when there was nothing to tell.
+            return lac
         return self._engine.lac
 
     # --- ending -------------------------------------------------------------------------------------------------------

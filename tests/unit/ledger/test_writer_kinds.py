@@ -124,6 +124,23 @@ async def test_explicit_lac_that_too_few_bookies_heard_is_told_again() -> None:
         await writer.close()
 
 
+async def test_readers_are_told_of_what_was_forced_when_the_writer_was_idle_before() -> None:
+    async with (
+        writer_world(3, explicit_lac_interval_ms=20) as world,
+        await world.client.create(deferred_sync=True) as writer,
+    ):
+        for body in bodies(0, 3):
+            await writer.add(body)
+        await until(lambda: writer._explicit_lac._timer is None, "it was looked, and nothing was to be told")
+        assert await writer.force() == 2
+        reader = await world.client.open_no_recovery(writer.ledger_id)
+
+        async def knows_all() -> bool:
+            return await reader.refresh_lac() == 2
+
+        await until(knows_all, "the reader knows the last entry")
+
+
 # --- entry ids of the caller ------------------------------------------------------------------------------------------
 
 
