@@ -69,6 +69,8 @@ class DeferredWriteEngine(WriteEngine[Token]):
         """Only `force` does."""
 
     def fail_seat(self, seat: Seat, error: MagnetarError) -> None:
+        if self.error is not None:  # Every add in flight there fails with the connection: that is one failure.
+            return
         self.bookies.report_failure(seat.bookie_id)
         failure = WriterFailedError(
             f"ledger {self.ledger_id} is written with deferred sync, so a failed bookie cannot be replaced: {error}; "

@@ -164,3 +164,19 @@ async def test_channel_does_not_wait_for_answers_that_were_requests_of_a_deferre
         assert all(channel is not None and channel.can_attach(writer.ledger_id) for channel in channels)
         for bookie in range(3):
             world.cluster.wake(bookie)
+
+
+async def test_one_broken_connection_of_a_deferred_writer_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with writer_world(3) as world:
+        reported: list[BookieId] = []
+        monkeypatch.setattr(world.client.bookies, "report_failure", reported.append)
+        writer = await world.client.create(ack_quorum=3, deferred_sync=True)
+        victim = writer.metadata.fragments[0].ensemble[0]
+        world.cluster.hang(victim)
+        adds = [writer.enqueue(b"undecided") for _ in range(50)]
+        await until(lambda: all(seat.sent == 50 for seat in writer._engine.seats), "they are sent")
+        await world.cluster.kill(victim)
+        failures = await asyncio.gather(*adds, return_exceptions=True)
+        assert all(isinstance(failure, WriterFailedError) for failure in failures)
+        await writer.release()  # Nothing of it runs any more.
+        assert reported == [victim]
