@@ -306,7 +306,10 @@ class LedgerWriter:
     # --- ending -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Closes the ledger. If it raises, we did not close it; unless we are fenced, it may be tried again."""
+        """Closes the ledger. If it raises, we did not close it; unless we are fenced, it may be tried again.
+
+        LedgerClosedError if the writer is released meanwhile.
+        """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(), name=f"ledger-close-{self.ledger_id}")
         closing = self._closing
@@ -315,6 +318,13 @@ class LedgerWriter:
         except MagnetarError:
             if self._closing is closing:
                 self._closing = None
+            raise
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if closing.cancelled() and caller is not None and not caller.cancelling():
+                raise LedgerClosedError(
+                    f"the writer of ledger {self.ledger_id} was released before the ledger was closed: recover it"
+                ) from None
             raise
 
     async def _close(self) -> None:

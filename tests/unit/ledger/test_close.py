@@ -7,11 +7,12 @@ import dataclasses
 
 import pytest
 
-from magnetar.errors import LedgerFencedError, MetadataUnavailableError
+from magnetar.errors import LedgerClosedError, LedgerFencedError, MetadataUnavailableError
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.ledger.close import closed
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.runtime.backoff import Backoff
+from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import bodies, writer_world
 
 OPEN = LedgerMetadata(
@@ -125,3 +126,39 @@ async def test_cancelled_close_goes_on() -> None:
         world.ledgers.gate.set()
         await writer.close()
         assert (await world.ledgers.read(writer.ledger_id)).version == 1
+
+
+async def test_close_says_that_the_writer_was_released_meanwhile() -> None:
+    async with writer_world(3) as world:
+        writer = await world.client.create()
+        await writer.add(b"entry-0")
+        for node in world.cluster.nodes:
+            node.hang()
+        add = writer.enqueue(b"entry-1")
+        closing = asyncio.ensure_future(writer.close())
+        await until(lambda: writer._quiet is not None, "it waits for the entry")
+        await writer.release()
+        with pytest.raises(LedgerClosedError, match="released"):
+            await closing
+        with pytest.raises(LedgerClosedError):
+            await add
+        for node in world.cluster.nodes:
+            node.wake()
+
+
+async def test_close_that_is_cancelled_when_the_writer_is_released_stays_cancelled() -> None:
+    async with writer_world(3) as world:
+        writer = await world.client.create()
+        for node in world.cluster.nodes:
+            node.hang()
+        add = writer.enqueue(b"entry-0")
+        closing = asyncio.ensure_future(writer.close())
+        await until(lambda: writer._quiet is not None, "it waits for the entry")
+        releasing = asyncio.ensure_future(writer.release())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing, releasing, add])
+        assert closing.cancelled()
+        assert add.exception() is not None
+        for node in world.cluster.nodes:
+            node.wake()
