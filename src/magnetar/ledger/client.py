@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from magnetar.config.root import Config
 from magnetar.errors import BadVersionError, LedgerError, MagnetarError
@@ -47,6 +47,8 @@ from magnetar.runtime.runtime import Runtime
 from magnetar.wire.bookkeeper.digests import DigestType
 
 log = logging.getLogger(__name__)
+
+_TAKE_BACK_S: Final = 5.0  # A caller that is cancelled, or told of an error, waits no longer for the metadata.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class LedgerClient:
             config.ledger,
         )
         self._writers: dict[LedgerWriter, None] = {}
+        self._taken_back: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
         """Returns when the registered bookies are known."""
@@ -87,6 +90,8 @@ class LedgerClient:
         """Ends open writers without closing their ledgers."""
         for writer in list(self._writers):
             await writer.release()
+        if self._taken_back:
+            await asyncio.wait(self._taken_back)
         await self._ids.aclose()
         await self.bookies.aclose()
 
@@ -135,7 +140,7 @@ class LedgerClient:
         keys = ledger_keys(created.value, password, digest_type)
         try:
             writer = await LedgerWriter.open(created, keys, parts, listener=listener, deferred_sync=deferred_sync)
-        except MagnetarError:
+        except BaseException:
             await self._take_back(created)
             raise
         self._writers[writer] = None
@@ -146,12 +151,19 @@ class LedgerClient:
         """For a ledger that is created later, with this `ledger_id`: for whoever must note it before it exists."""
         return await self._ids.next_id()
 
-    async def _take_back(self, created: Versioned[LedgerMetadata]) -> None:
-        """Of a ledger that nobody has heard of: it would stay open for ever."""
+    def _take_back(self, created: Versioned[LedgerMetadata]) -> asyncio.Future[None]:
+        """Of a ledger that nobody has heard of: it would stay open for ever. Goes on if the caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(self._delete_unheard(created), name="ledger-take-back")
+        self._taken_back[task] = None
+        task.add_done_callback(lambda task: self._taken_back.pop(task, None))
+        return asyncio.shield(task)
+
+    async def _delete_unheard(self, created: Versioned[LedgerMetadata]) -> None:
         try:
-            await self._ledgers.delete(created.value.ledger_id, created.version)
-        except MagnetarError as error:
-            log.warning("an empty ledger is left", extra={"ledger_id": created.value.ledger_id, "why": str(error)})
+            async with asyncio.timeout(_TAKE_BACK_S):
+                await self._ledgers.delete(created.value.ledger_id, created.version)
+        except (MagnetarError, TimeoutError) as error:
+            log.warning("an empty ledger is left", extra={"ledger_id": created.value.ledger_id, "why": repr(error)})
 
     async def create_advanced(self, **choices: Any) -> AdvancedLedgerWriter:
         """Like `create`, for a caller that chooses the entry ids. Takes the same arguments, but for the listener."""

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from magnetar.errors import LedgerExistsError, NoSuchLedgerError, NotEnoughBookiesError, WrongPasswordError
+from magnetar.ledger.write_engine import WriteEngine
 from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerState
+from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.wire.bookkeeper.digests import DigestType
 from tests.unit.ledger.writing import writer_world
 
@@ -73,6 +75,43 @@ async def test_generated_id_that_somebody_brought_before_is_skipped() -> None:
         first = (await world.client.create()).ledger_id
         await world.client.create(ledger_id=first + 1)
         assert (await world.client.create()).ledger_id == first + 2
+
+
+async def test_creation_that_is_cancelled_leaves_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with writer_world(3) as world:
+        is_created = asyncio.Event()
+
+        async def connect_for_ever(*_: object) -> None:
+            is_created.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(WriteEngine, "open", connect_for_ever)
+        creating = asyncio.ensure_future(world.client.create())
+        await is_created.wait()
+        assert len([ledger async for ledger in world.client.list()]) == 1
+        creating.cancel()
+        await asyncio.wait([creating])
+        assert creating.cancelled()
+        assert [ledger async for ledger in world.client.list()] == []
+        assert world.client.statistics().writers_open == 0
+
+
+async def test_creation_that_is_cancelled_does_not_wait_long_for_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with writer_world(3) as world:
+        is_created = asyncio.Event()
+
+        async def take_for_ever(*_: object) -> None:
+            is_created.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(WriteEngine, "open", take_for_ever)
+        monkeypatch.setattr(LedgerMetadataStore, "delete", take_for_ever)
+        monkeypatch.setattr("magnetar.ledger.client._TAKE_BACK_S", 0.01)
+        creating = asyncio.ensure_future(world.client.create())
+        await is_created.wait()
+        creating.cancel()
+        await asyncio.wait([creating])
+        assert creating.cancelled()
 
 
 async def test_too_few_bookies_are_said_and_nothing_is_stored() -> None:
