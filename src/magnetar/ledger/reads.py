@@ -69,12 +69,17 @@ class EntryReads:
     # --- one entry ----------------------------------------------------------------------------------------------------
 
     async def _read_one(
-        self, metadata: LedgerMetadata, entry_id: EntryId, heard: dict[BookieId, Answer] | None = None
+        self,
+        metadata: LedgerMetadata,
+        entry_id: EntryId,
+        heard: dict[BookieId, Answer] | None = None,
+        last: BookieId | None = None,
     ) -> Entry:
-        """From all bookies but those that were heard."""
+        """From all bookies but those that were heard; from one that was asked in vain, as the last."""
         request = ReadEntry(self._keys.ledger_id, entry_id, version=V2)
         known = heard or {}
         order = [bookie for bookie in self._order(metadata, entry_id) if bookie not in known]
+        order.sort(key=lambda bookie: bookie == last)  # Stable: else as they were.
         outcome = await race(order, lambda bookie: self._ask(bookie, request), self._singles)
         self._learn(metadata, outcome)
         if outcome.winner is None:
@@ -110,14 +115,16 @@ class EntryReads:
 
     async def _read_run(self, metadata: LedgerMetadata, first: EntryId, last: EntryId) -> list[Entry]:
         run = _Run(self._keys)
+        asked = {entry_id: self._order(metadata, EntryId(entry_id))[0] for entry_id in range(first, last + 1)}
         shares: dict[BookieId, list[int]] = {}
-        for entry_id in range(first, last + 1):
-            shares.setdefault(self._order(metadata, EntryId(entry_id))[0], []).append(entry_id)
+        for entry_id, bookie in asked.items():
+            shares.setdefault(bookie, []).append(entry_id)
         tasks = [asyncio.ensure_future(self._send_share(run, bookie, ids)) for bookie, ids in shares.items()]
         try:
             await asyncio.wait(tasks, timeout=self._singles.delay_s)
-            missed = [EntryId(entry_id) for entry_id in range(first, last + 1) if entry_id not in run.entries]
-            late = [asyncio.ensure_future(self._read_late(metadata, entry_id, run)) for entry_id in missed]
+            missed = [EntryId(entry_id) for entry_id in asked if entry_id not in run.entries]
+            self._avoid(metadata, [asked[entry_id] for entry_id in missed if entry_id not in run.heard])
+            late = [asyncio.ensure_future(self._read_late(metadata, each, run, asked[each])) for each in missed]
             tasks += late
             await _all_or_first_error(late)
         finally:
@@ -141,8 +148,8 @@ class EntryReads:
         except MagnetarError:  # Whatever it was: these entries are missed, and others are asked for them.
             return
 
-    async def _read_late(self, metadata: LedgerMetadata, entry_id: EntryId, run: _Run) -> None:
-        entry = await self._read_one(metadata, entry_id, run.heard.get(entry_id))
+    async def _read_late(self, metadata: LedgerMetadata, entry_id: EntryId, run: _Run, asked: BookieId) -> None:
+        entry = await self._read_one(metadata, entry_id, run.heard.get(entry_id), last=asked)
         run.entries.setdefault(entry_id, entry)
 
     # --- whom to ask first --------------------------------------------------------------------------------------------
@@ -161,12 +168,15 @@ class EntryReads:
     def _learn(self, metadata: LedgerMetadata, outcome: Outcome) -> None:
         """Silent bookies go last for a while, and a sticky reader turns to another one."""
         silent = [*outcome.silent, *(bookie for bookie, answer in outcome.others.items() if answer.code is None)]
+        self._avoid(metadata, silent)
+        if outcome.others or outcome.silent:
+            self._sticky += 1
+
+    def _avoid(self, metadata: LedgerMetadata, silent: Sequence[BookieId]) -> None:
         if silent:
             until = asyncio.get_running_loop().time() + _AVOID_S
             self._avoided.update(dict.fromkeys(silent, until))
             self._forget_others(metadata)
-        if outcome.others or outcome.silent:
-            self._sticky += 1
 
     def _forget_others(self, metadata: LedgerMetadata) -> None:
         """A ledger that lives long has many bookies over time; only those of its fragments matter."""

@@ -7,9 +7,11 @@ import pytest
 
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError
-from magnetar.ids import EntryId
+from magnetar.ids import BookieId, EntryId
+from magnetar.ledger.answers import Answer
 from magnetar.ledger.reads import EntryReads
 from magnetar.wire.bookkeeper.digests import DigestType, Entry
+from magnetar.wire.bookkeeper.messages import ReadEntry
 from tests.unit.ledger.worlds import QUICK, World, ledger_world, length_up_to, payload_of
 
 SINGLE = dataclasses.replace(QUICK, batch_reads=False)
@@ -158,6 +160,28 @@ async def test_bookie_that_was_silent_is_asked_last_for_a_while() -> None:
             order = reads._order(world.stored.value, EntryId(0))
             assert order[-1] == world.cluster.bookie_ids[first], number
             world.cluster.wake(first)
+
+
+async def test_silent_bookie_of_a_striped_ledger_is_not_asked_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it costs the speculation delay once."""
+    first_asked: dict[int, BookieId] = {}
+    ask = EntryReads._ask
+
+    async def noted(reads: EntryReads, bookie: BookieId, request: ReadEntry) -> Answer:
+        first_asked.setdefault(request.entry_id, bookie)
+        return await ask(reads, bookie, request)
+
+    monkeypatch.setattr(EntryReads, "_ask", noted)
+    async with ledger_world(3, PATIENT) as world:
+        await world.create(E=3, Qw=2, Qa=2)
+        for entry_id in range(9):
+            await world.put(entry_id)
+        reads = reads_of(world)
+        silent = world.cluster.bookie_ids[0]
+        world.cluster.hang(0)
+        assert_entries(await read(world, 0, 8, reads), 0, 8)
+        assert silent not in [first_asked[entry_id] for entry_id in (0, 3, 6)]
+        assert [reads._order(world.stored.value, EntryId(entry_id))[-1] for entry_id in (0, 3, 6)] == [silent] * 3
 
 
 async def test_sticky_reader_stays_with_one_bookie() -> None:
