@@ -5,9 +5,11 @@ Reading:   into one buffer that is used again and again. All frames of one read 
            frame that is larger than it, and never beyond the frame limit.
 Holding:   whoever cannot take more requests holds the connection: the socket is not read, so that TCP slows the client
            down, and what was read already waits in the buffer. Several may hold it; the last one to let go resumes it.
-Writing:   answers of one turn leave in one write. While the client does not read them, the connection holds itself;
-           after `unwritable_wait_ms` its answers are dropped and counted, so a client that never reads costs no memory.
-           What the transport has got it keeps as long as the connection lives, so it gets little at a time.
+Writing:   answers of one turn leave in one write. What the transport has got it keeps as long as the connection lives,
+           so it gets little at a time. While much waits for it, be the client slow or only the answers many, the
+           connection holds itself, and who makes more answers waits for a turn (`turn_to_answer`).
+Dropping:  only when the socket took nothing for `unwritable_wait_ms`; then answers are dropped and counted, so a client
+           that never reads costs no memory. One that reads gets every answer, however many it asked for at once.
 Order:     requests are handed on in their order; answers leave in the order in which they were sent.
 Read next: requests.py (what becomes of a request), docs/bookie.md
 """
@@ -15,8 +17,9 @@ Read next: requests.py (what becomes of a request), docs/bookie.md
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -30,17 +33,20 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024  # One read of a busy socket brings about this much; more would only be touched in vain.
 WRITE_BYTES_MAX = 2**20  # Given to the transport at once: enough to keep a socket busy for a turn of the loop.
-UNSENT_BYTES_MAX = 32 * 2**20  # Answers that wait for a client that does not read; beyond this they are dropped.
+UNSENT_BYTES_MAX = 4 * 2**20  # Answers that wait to be written; beyond this, no more requests are taken …
+UNSENT_BYTES_LOW = 2 * 2**20  # … until so much is left: enough to write while the next requests are looked at.
+ANSWERS_AT_ONCE_MAX = 16  # Being made for one client, off the hot path: each may be as large as a frame.
 
 
 class Handler(Protocol):
     """Takes what a connection received. Called on the loop; never blocks. The buffer is only lent.
 
-    False: not taken, and the connection is held; the same is offered again when it is released.
+    False: not taken, and the connection is held; the same is offered again when it is released. Of reads, those at the
+    front may be taken and the others not: the answer is how many.
     """
 
     def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool: ...
-    def on_reads(self, connection: Connection, run: ReadRun) -> bool: ...
+    def on_reads(self, connection: Connection, run: ReadRun) -> int: ...
     def on_request(self, connection: Connection, request: AnyRequest) -> bool: ...
     def on_closed(self, connection: Connection) -> None: ...
 
@@ -79,10 +85,12 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_answers = 0
         self._flush_is_due = False
         self._writable = True
+        self._crowded = False  # Too much is unsent: held until it is less.
         self._dropping = False
         self._give_up: asyncio.TimerHandle | None = None
         self._takes_answers = asyncio.Event()
         self._takes_answers.set()
+        self._turns = asyncio.Semaphore(ANSWERS_AT_ONCE_MAX)
         self.closed = asyncio.Event()
 
     # --- the transport's side -----------------------------------------------------------------------------------------
@@ -136,7 +144,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._dropping = False
-        self._takes_answers.set()
+        if not self._crowded:
+            self._takes_answers.set()
         self._cancel_give_up()
         self._flush_later()
         self.release()
@@ -169,7 +178,9 @@ class Connection(asyncio.BufferedProtocol):
             return self._handled(self._handler.on_adds(self, buffer, start, adds), adds.end)
         reads = self._decoder.scan_reads(buffer, start, end)
         if reads.entry_ids:
-            return self._handled(self._handler.on_reads(self, reads), reads.end)
+            taken = self._handler.on_reads(self, reads)
+            self._start += (reads.end - start) // len(reads.entry_ids) * taken  # They all have the same size.
+            return self._handled(taken == len(reads.entry_ids), reads.end)
         decoded = self._decoder.decode(buffer, start, end)
         if decoded is None:
             return False
@@ -207,19 +218,31 @@ class Connection(asyncio.BufferedProtocol):
         """Joins this turn's write. The parts may not change any more."""
         if self._transport is None:
             return
-        if self._dropping or self._unsent_bytes > UNSENT_BYTES_MAX:
+        if self._dropping:
             self._counters.dropped_answers += answers
             return
         self._unsent += parts
         self._unsent_bytes += sum(map(len, parts))
         self._unsent_answers += answers
+        if self._unsent_bytes > UNSENT_BYTES_MAX and not self._crowded:
+            self._crowded = True
+            self._takes_answers.clear()
+            self.hold()
         if self._writable:
             self._flush_later()
 
-    async def wait_taken(self) -> None:
-        """For who has many answers: until the client has read most of what was sent, or has lost its chance to."""
-        await asyncio.sleep(0)  # What was sent in this turn has left by then.
-        await self._takes_answers.wait()
+    @property
+    def takes_answers(self) -> bool:
+        """False: enough waits to be written, and the connection is held."""
+        return self._takes_answers.is_set()
+
+    @contextlib.asynccontextmanager
+    async def turn_to_answer(self) -> AsyncIterator[None]:
+        """For who makes answers that may be large: begins when the client has read most of what was sent, or has lost
+        its chance to. What was made is sent before anything else is awaited."""
+        async with self._turns:
+            await self._takes_answers.wait()
+            yield
 
     def _flush_later(self) -> None:
         if self._unsent and not self._flush_is_due:
@@ -237,6 +260,8 @@ class Connection(asyncio.BufferedProtocol):
         self._counters.sent_bytes += self._unsent_bytes
         self._unsent_bytes = self._unsent_answers = 0
         self._transport.writelines(unsent)
+        if self._crowded:
+            self._end_crowding()
 
     def _flush_some(self, transport: asyncio.Transport) -> None:
         """The rest follows in the next turn, if the client still reads."""
@@ -251,6 +276,14 @@ class Connection(asyncio.BufferedProtocol):
         self._counters.sent_bytes += size
         transport.writelines(unsent)
         self._flush_later()
+        if self._crowded and left <= UNSENT_BYTES_LOW:
+            self._end_crowding()
+
+    def _end_crowding(self) -> None:
+        self._crowded = False
+        if self._writable or self._dropping:
+            self._takes_answers.set()
+        self.release()
 
     def _begin_dropping(self) -> None:
         self._dropping = True
@@ -262,6 +295,8 @@ class Connection(asyncio.BufferedProtocol):
     def _forget_unsent(self) -> None:
         self._unsent.clear()
         self._unsent_bytes = self._unsent_answers = 0
+        if self._crowded:
+            self._end_crowding()
 
     def _cancel_give_up(self) -> None:
         if self._give_up is not None:

@@ -4,6 +4,8 @@ Invariant: "no such entry" is said only when it is certain. A ledger in limbo, a
            answer gives an error instead (B5, L9): a reader then asks another bookie, and recovery does not guess.
 Hot path:  what the write cache or the read cache holds is answered at once, without copying; what must be read from
            disk is one task per run, and the read-ahead turns most of it into cache hits.
+Memory:    answers are looked up no faster than their client takes them: an answer that waits to be written keeps its
+           part of a cache from being given back. What is not looked up yet stays with its connection, as a request.
 Limits:    in progress (hold), per connection (refuse).
 """
 
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _REOPEN_SHARE = 0.8
 _SEND_BYTES = 256 * 1024  # What is read for one run leaves in pieces of this size, not at its end.
+_LOOK_UP_MAX = 256  # Entries taken from the caches before their connection is asked whether it takes more.
 
 
 class EntrySource(Protocol):
@@ -62,23 +65,27 @@ class Reads:
         self._pending: dict[Connection, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def on_run(self, connection: Connection, run: ReadRun) -> bool:
+    def on_run(self, connection: Connection, run: ReadRun) -> int:
+        """How many were taken: all, or as many as filled the connection, which is held then."""
         if self.must_wait(connection):
-            return False
-        parts: list[Buffer] = []
+            return 0
         missed: list[tuple[int, int]] = []
+        taken = 0
         for ledger_id, entry_ids in _by_ledger(run):
+            parts: list[Buffer] = []
             for entry_id, body in zip(entry_ids, self._storage.get_entries_nowait(ledger_id, entry_ids), strict=True):
                 if body is None:
                     missed.append((ledger_id, entry_id))
                 else:
                     parts += (read_response_header(ledger_id, entry_id, len(body)), body)
-        hits = len(run.entry_ids) - len(missed)
-        self.served += hits
-        connection.send(parts, hits)
+            taken += len(entry_ids)
+            connection.send(parts, len(parts) // 2)
+            if not connection.takes_answers:
+                break
+        self.served += taken - len(missed)
         if missed:
             self._fetch(connection, missed)
-        return True
+        return taken
 
     def _fetch(self, connection: Connection, missed: list[tuple[int, int]]) -> None:
         room = self._limits.per_connection_max - self._pending.get(connection, 0)
@@ -90,10 +97,18 @@ class Reads:
             self.spawn(connection, self._serve(connection, taken), len(taken))
 
     async def _serve(self, connection: Connection, missed: list[tuple[int, int]]) -> None:
+        left = iter(missed)
+        more = True
+        while more:
+            async with connection.turn_to_answer():
+                more = await self._serve_some(connection, left)
+
+    async def _serve_some(self, connection: Connection, left: Iterator[tuple[int, int]]) -> bool:
+        """Up to `_SEND_BYTES`; False if these were the last."""
         get = self._storage.get_entry_nowait
         parts: list[Buffer] = []
         size = answers = 0
-        for ledger_id, entry_id in missed:
+        for ledger_id, entry_id in left:
             body: Buffer | None = get(ledger_id, entry_id)  # The one before has likely brought it along.
             code = Code.EOK
             if body is None:
@@ -104,10 +119,9 @@ class Reads:
             size += len(body)
             answers += 1
             if size >= _SEND_BYTES:
-                connection.send(parts, answers)
-                await connection.wait_taken()
-                parts, size, answers = [], 0, 0
+                break
         connection.send(parts, answers)
+        return size >= _SEND_BYTES
 
     async def find(self, ledger_id: int, entry_id: int) -> Found:
         """The entry, or what is to be said instead. `LAST_ENTRY` finds the last one here."""
@@ -189,13 +203,14 @@ class Reads:
 
 
 def _by_ledger(run: ReadRun) -> Iterator[tuple[int, Sequence[int]]]:
-    """Stretches of reads of one ledger; nearly always there is one."""
+    """Stretches of reads of one ledger, none longer than `_LOOK_UP_MAX`; nearly always there is one ledger."""
     ledger_ids, entry_ids = run.ledger_ids, run.entry_ids
     if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):
-        yield ledger_ids[0], entry_ids
+        for first in range(0, len(entry_ids), _LOOK_UP_MAX):
+            yield ledger_ids[0], entry_ids[first : first + _LOOK_UP_MAX]
         return
     first = 0
     for at in range(1, len(ledger_ids) + 1):
-        if at == len(ledger_ids) or ledger_ids[at] != ledger_ids[first]:
+        if at == len(ledger_ids) or ledger_ids[at] != ledger_ids[first] or at - first == _LOOK_UP_MAX:
             yield ledger_ids[first], entry_ids[first:at]
             first = at

@@ -1,7 +1,8 @@
 """What becomes of a request: runs go straight to adds and reads, everything else to its handler here.
 
 A handler is a coroutine that returns the answer. It runs as a task of `Reads`, and so counts as a read in progress:
-none of these is on the hot path, and none may pile up without a bound.
+none of these is on the hot path, and none may pile up without a bound. What may be large is looked up in a turn of its
+connection (`turn_to_answer`), and not while it waits for a fence or for a LAC to move.
 Read next: adds.py, reads.py, fencing.py
 """
 
@@ -100,7 +101,7 @@ class Requests:
         self.connections: dict[Connection, None] = {}
         self.on_adds = adds.on_run
         self.on_reads = reads.on_run
-        self._handlers: dict[type[AnyRequest], Callable[[Any], Awaitable[AnyResponse]]] = {
+        self._handlers: dict[type[AnyRequest], Callable[[Connection, Any], Awaitable[AnyResponse]]] = {
             ReadEntry: self._read,
             BatchRead: self._batch_read,
             ReadLac: self._read_lac,
@@ -131,24 +132,24 @@ class Requests:
 
     async def _serve(self, connection: Connection, request: AnyRequest) -> None:
         try:
-            answer = await self._handlers[type(request)](request)
+            answer = await self._handlers[type(request)](connection, request)
         except MagnetarError:
             answer = failure(request, Code.EIO)
         connection.send(sendable_parts(request, answer))
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
-    async def _read(self, request: ReadEntry) -> AnyResponse:
+    async def _read(self, connection: Connection, request: ReadEntry) -> AnyResponse:
         if request.fence:
             assert request.master_key is not None, "the decoder refuses a fencing read without a key"
             code = await self._fencing.fence(request.ledger_id, request.master_key)
             if code is not Code.EOK:
                 return failure(request, code)
         if request.previous_lac is not None:
-            return await self._long_poll(request, request.previous_lac)
-        return await self._found(request, request.entry_id)
+            return await self._long_poll(connection, request, request.previous_lac)
+        return await self._found(connection, request, request.entry_id)
 
-    async def _long_poll(self, request: ReadEntry, previous_lac: int) -> AnyResponse:
+    async def _long_poll(self, connection: Connection, request: ReadEntry, previous_lac: int) -> AnyResponse:
         ledger = await self._table.load(request.ledger_id)
         if ledger.flags == NO_FLAGS:
             return failure(request, Code.ENOLEDGER)
@@ -158,9 +159,9 @@ class Requests:
         if request.timeout_ms is not None:
             await wait_for_lac(ledger, previous_lac, request.timeout_ms)
         if not request.piggyback:
-            return await self._found(request, request.entry_id)
+            return await self._found(connection, request, request.entry_id)
         if ledger.lac > previous_lac:
-            found = await self._found(request, previous_lac + 1)
+            found = await self._found(connection, request, previous_lac + 1)
             if found.code is not Code.ENOENTRY:  # Striped: the entry may be on other bookies only.
                 return found
         return ReadResponse(
@@ -168,29 +169,32 @@ class Requests:
             version=request.version, txn_id=request.txn_id,
         )  # fmt: skip
 
-    async def _found(self, request: ReadEntry, entry_id: int) -> AnyResponse:
+    async def _found(self, connection: Connection, request: ReadEntry, entry_id: int) -> AnyResponse:
         """The answer names what was asked for, "the last one" included: by that a v2 client finds its request."""
-        code, _, body = await self._reads.find(request.ledger_id, entry_id)
+        async with connection.turn_to_answer():
+            code, _, body = await self._reads.find(request.ledger_id, entry_id)
         ledger = self._table.find(request.ledger_id)
         return ReadResponse(
             code, request.ledger_id, entry_id, body, max_lac=ledger.lac if ledger else None,
             lac_updated_ms=ledger.lac_changed_ms if ledger else None, version=request.version, txn_id=request.txn_id,
         )  # fmt: skip
 
-    async def _batch_read(self, request: BatchRead) -> AnyResponse:
+    async def _batch_read(self, connection: Connection, request: BatchRead) -> AnyResponse:
         if request.fence:
             assert request.master_key is not None, "the decoder refuses a fencing read without a key"
             code = await self._fencing.fence(request.ledger_id, request.master_key)
             if code is not Code.EOK:
                 return failure(request, code)
         bytes_max = min(request.bytes_max, _BATCH_BYTES_MAX) if request.bytes_max > 0 else _BATCH_BYTES_MAX
-        first = await self._reads.find(request.ledger_id, request.entry_id)
-        if first.code is not Code.EOK:
-            return failure(request, first.code)
         count = request.entries_max if request.entries_max > 0 else bytes_max
-        bodies = await self._storage.read_range(
-            request.ledger_id, request.entry_id, count, bytes_max - BATCH_HEADER.size, head_bytes=BATCH_ENTRY_HEAD_BYTES
-        )
+        bytes_max -= BATCH_HEADER.size
+        async with connection.turn_to_answer():
+            first = await self._reads.find(request.ledger_id, request.entry_id)
+            if first.code is not Code.EOK:
+                return failure(request, first.code)
+            bodies = await self._storage.read_range(
+                request.ledger_id, request.entry_id, count, bytes_max, head_bytes=BATCH_ENTRY_HEAD_BYTES
+            )
         return BatchReadResponse(
             Code.EOK, request.ledger_id, request.entry_id, request.request_id, bodies or (first.body,),
             version=request.version, txn_id=request.txn_id,
@@ -198,9 +202,10 @@ class Requests:
 
     # --- the last add confirmed ---------------------------------------------------------------------------------------
 
-    async def _read_lac(self, request: ReadLac) -> AnyResponse:
+    async def _read_lac(self, connection: Connection, request: ReadLac) -> AnyResponse:
         ledger = await self._table.load(request.ledger_id)
-        found = await self._reads.find(request.ledger_id, LAST_ENTRY)
+        async with connection.turn_to_answer():
+            found = await self._reads.find(request.ledger_id, LAST_ENTRY)
         if ledger.flags.limbo:  # A greater LAC may have been promised.
             return failure(request, Code.EUNKNOWNLEDGERSTATE)
         if found.code is not Code.EOK and ledger.flags.explicit_lac is None:
@@ -210,7 +215,7 @@ class Requests:
             Code.EOK, request.ledger_id, ledger.flags.explicit_lac, body, version=request.version, txn_id=request.txn_id
         )
 
-    async def _write_lac(self, request: WriteLac) -> AnyResponse:
+    async def _write_lac(self, _: Connection, request: WriteLac) -> AnyResponse:
         ledger = await self._table.load(request.ledger_id)
         await self._journal.wait_for_room()
         code = ledger.check_key(request.master_key)
@@ -237,11 +242,11 @@ class Requests:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    async def _force(self, request: ForceLedger) -> AnyResponse:
+    async def _force(self, _: Connection, request: ForceLedger) -> AnyResponse:
         await self._journal.write_nothing()
         return ForceLedgerResponse(Code.EOK, request.ledger_id, version=request.version, txn_id=request.txn_id)
 
-    async def _bookie_info(self, request: GetBookieInfo) -> AnyResponse:
+    async def _bookie_info(self, _: Connection, request: GetBookieInfo) -> AnyResponse:
         usage = await self._usage()
         return GetBookieInfoResponse(
             Code.EOK, usage.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None,
@@ -249,20 +254,21 @@ class Requests:
             version=request.version, txn_id=request.txn_id,
         )  # fmt: skip
 
-    async def _list_entries(self, request: ListEntries) -> AnyResponse:
+    async def _list_entries(self, connection: Connection, request: ListEntries) -> AnyResponse:
         found = AvailabilityEncoder()
         try:
-            async for page in self._storage.entry_pages(request.ledger_id):
-                found.add(page)
+            async with connection.turn_to_answer():
+                async for page in self._storage.entry_pages(request.ledger_id):
+                    found.add(page)
         except (EntryMissingError, LedgerMissingError):
             return failure(request, Code.ENOLEDGER)
         return ListEntriesResponse(
             Code.EOK, request.ledger_id, found.encoded(), version=request.version, txn_id=request.txn_id
         )
 
-    async def _auth(self, request: Auth) -> AnyResponse:
+    async def _auth(self, _: Connection, request: Auth) -> AnyResponse:
         """There is no authentication: the client is told so, and goes on."""
         return AuthResponse(Code.EOK, version=request.version, txn_id=request.txn_id)
 
-    async def _start_tls(self, request: StartTls) -> AnyResponse:
+    async def _start_tls(self, _: Connection, request: StartTls) -> AnyResponse:
         return failure(request, Code.EBADREQ)

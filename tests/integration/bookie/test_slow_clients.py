@@ -1,4 +1,5 @@
-"""Clients that ask and never read the answers: a real process, real sockets, its memory measured."""
+"""Clients that ask and never read the answers, or ask for more than fits anywhere and read it: a real process, real
+sockets, its memory measured."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
-from magnetar.wire.bookkeeper.messages import V2, ReadEntry
+from magnetar.wire.bookkeeper.messages import V2, V3, ReadEntry
 
 HOST = "127.0.0.1"
 LEDGER = 1
@@ -26,6 +27,7 @@ ENTRIES, ENTRY_BYTES = 256, 128 * 1024
 CLIENTS = 16
 READS = 2_000  # By each: 4 GB of answers in all.
 ADDS = 100_000
+BURSTS, READS_PER_BURST = 10, 300  # Of a client that reads: 400 MB of answers, asked for before most of them are there.
 REFUSALS = 100  # At one look every few milliseconds.
 CACHES_BYTES = 3 * 16 * 2**20
 ALLOWED_BYTES = CACHES_BYTES + 150 * 2**20
@@ -114,6 +116,33 @@ async def test_readers_that_never_read_do_not_grow_the_bookie_and_others_are_ser
         await until(is_idle, "what they asked for is done with", seconds=60)
         assert peak_bytes(bookie) < ALLOWED_BYTES
     await polite.aclose()
+
+
+@pytest.mark.parametrize("version", [V2, V3])
+async def test_a_reader_that_asks_for_much_at_once_and_reads_it_gets_every_answer(
+    bookie: BookieProcess, version: int
+) -> None:
+    polite = await fill(bookie)
+    reader, writer = await asyncio.open_connection(HOST, bookie.port)
+
+    try:
+        for answered in range(BURSTS * READS_PER_BURST):
+            if answered < BURSTS:  # One burst more with each of the first answers: far more is asked for than is read.
+                first = answered * READS_PER_BURST
+                numbers = range(first, first + READS_PER_BURST)
+                writer.write(b"".join(encode_request(read_of(number, version)) for number in numbers))
+            size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 30), "big")
+            assert size > ENTRY_BYTES
+            await asyncio.wait_for(reader.readexactly(size), 30)
+    finally:
+        writer.close()
+    assert await metric(bookie, "dropped_answers_total") == 0
+    assert peak_bytes(bookie) < ALLOWED_BYTES
+    await polite.aclose()
+
+
+def read_of(number: int, version: int) -> ReadEntry:
+    return ReadEntry(LEDGER, number % ENTRIES, version=version, txn_id=number if version == V3 else 0)
 
 
 async def test_a_writer_that_never_reads_is_slowed_down_and_does_not_grow_the_bookie(bookie: BookieProcess) -> None:

@@ -9,7 +9,13 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from magnetar.bookie.connection import RECEIVE_BYTES, WRITE_BYTES_MAX, Connection, ConnectionCounters
+from magnetar.bookie.connection import (
+    ANSWERS_AT_ONCE_MAX,
+    RECEIVE_BYTES,
+    WRITE_BYTES_MAX,
+    Connection,
+    ConnectionCounters,
+)
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
@@ -50,10 +56,10 @@ class Notebook:
             connection.send((self.answer_with,))
         return True
 
-    def on_reads(self, connection: Connection, run: ReadRun) -> bool:
+    def on_reads(self, connection: Connection, run: ReadRun) -> int:
         self.connection = connection
         self.reads += zip(run.ledger_ids, run.entry_ids, strict=True)
-        return True
+        return len(run.entry_ids)
 
     def on_request(self, connection: Connection, request: AnyRequest) -> bool:
         self.connection = connection
@@ -307,15 +313,83 @@ async def test_a_transport_gets_little_of_what_its_client_does_not_read(setup: S
 
 
 async def test_who_has_many_answers_waits_until_the_client_reads_or_has_lost_its_chance(setup: Setup) -> None:
+    async def turn() -> None:
+        async with connection.turn_to_answer():
+            pass
+
     reader, connection = await connected(setup)
     connection._unwritable_wait_s = 60.0
     connection.send((bytes(10_000_000),))
-    waiting = asyncio.ensure_future(connection.wait_taken())
+    waiting = asyncio.ensure_future(turn())
     await until(lambda: not connection._writable, "the client's socket is full")
     assert not waiting.done()
     await reader.readexactly(10_000_000)
     await asyncio.wait_for(waiting, 10)
     connection._unwritable_wait_s = 0.05
     connection.send((bytes(10_000_000),))
-    await asyncio.wait_for(connection.wait_taken(), 10)
+    await asyncio.wait_for(turn(), 10)
     assert connection._dropping
+
+
+async def test_few_answers_are_made_at_once_for_one_client(setup: Setup) -> None:
+    """Each may be as large as a frame, and none is written before it is made."""
+    _, connection = await connected(setup)
+    begun = 0
+    finish = asyncio.Event()
+
+    async def make() -> None:
+        nonlocal begun
+        async with connection.turn_to_answer():
+            begun += 1
+            await finish.wait()
+
+    making = [asyncio.ensure_future(make()) for _ in range(100)]
+    await until(lambda: begun == ANSWERS_AT_ONCE_MAX, "the first ones are being made")
+    finish.set()
+    await asyncio.wait_for(asyncio.gather(*making), 10)
+    assert begun == 100
+
+
+async def test_a_client_that_reads_gets_every_answer_however_many_are_sent_at_once(setup: Setup) -> None:
+    reader, connection = await connected(setup)
+    connection._unwritable_wait_s = 60.0
+    for number in range(100):
+        connection.send((bytes([number]) * 1_000_000,))
+    assert not connection.takes_answers
+    for number in range(100):
+        assert await reader.readexactly(1_000_000) == bytes([number]) * 1_000_000
+    assert setup.counters.dropped_answers == 0
+    assert connection.takes_answers
+
+
+async def test_a_client_with_much_unsent_is_not_heard_until_most_of_it_has_left(setup: Setup) -> None:
+    reader, writer = await setup.connect()
+    writer.write(add_frame(1, 0))
+    await reader.readexactly(28)
+    connection = setup.notebook.connection
+    assert connection is not None
+    connection._unwritable_wait_s = 60.0
+    connection.send([bytes(1_000_000) for _ in range(60)], 60)
+    writer.write(add_frame(1, 1))
+    await writer.drain()
+    await reader.readexactly(30_000_000)
+    assert [entry for _, entry, _ in setup.notebook.adds] == [0]
+    await reader.readexactly(30_000_000)
+    assert await reader.readexactly(28)
+    assert [entry for _, entry, _ in setup.notebook.adds] == [0, 1]
+
+
+async def test_reads_that_were_not_taken_are_offered_again_and_those_before_them_are_not(setup: Setup) -> None:
+    class TakesTwo(Notebook):
+        def on_reads(self, connection: Connection, run: ReadRun) -> int:
+            self.reads += list(zip(run.ledger_ids, run.entry_ids, strict=True))[:2]
+            if len(run.entry_ids) > 2:
+                connection.hold()
+                asyncio.get_running_loop().call_soon(connection.release)
+            return min(2, len(run.entry_ids))
+
+    setup.notebook.__class__ = TakesTwo
+    _, writer = await setup.connect()
+    writer.write(b"".join(encode_request(ReadEntry(1, entry, version=V2)) for entry in range(7)) + add_frame(1, 0))
+    await until(lambda: setup.notebook.adds, "what came behind the reads arrived")
+    assert setup.notebook.reads == [(1, entry) for entry in range(7)]

@@ -85,11 +85,10 @@ class TappedHandler:
             self._tap.forget_adds(run)
         return taken
 
-    def on_reads(self, connection: Connection, run: ReadRun) -> bool:
+    def on_reads(self, connection: Connection, run: ReadRun) -> int:
         self._tap.on_reads(run)
         taken = self._inner.on_reads(connection, run)
-        if not taken:
-            self._tap.forget_reads(run)
+        self._tap.forget_reads(run, taken)
         return taken
 
     def on_request(self, connection: Connection, request: AnyRequest) -> bool:
@@ -145,8 +144,9 @@ class Tap:
         for ledger_id, entry_id in zip(run.ledger_ids, run.entry_ids, strict=True):
             self._note((ledger_id, entry_id), None)
 
-    def forget_reads(self, run: ReadRun) -> None:
-        for ledger_id, entry_id in zip(run.ledger_ids, run.entry_ids, strict=True):
+    def forget_reads(self, run: ReadRun, taken: int) -> None:
+        """Those behind the ones that were taken: they are offered again."""
+        for ledger_id, entry_id in zip(run.ledger_ids[taken:], run.entry_ids[taken:], strict=True):
             self.forget((ledger_id, entry_id))
 
     def on_request(self, request: AnyRequest) -> Link:
