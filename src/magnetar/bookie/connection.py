@@ -1,8 +1,7 @@
 """One client's connection: bytes in, whole runs of requests out; answers in, one write per turn of the loop out.
 
-Reading:   into one buffer that is used again and again. All frames of one read are handled before the next one; what is
-           left of an incomplete frame stays where it is until there is no room behind it. The buffer grows only for a
-           frame that is larger than it, and never beyond the frame limit.
+Reading:   into one buffer that is used again and again (receive_buffer.py). All frames of one read are handled before
+           the next one.
 Holding:   whoever cannot take more requests holds the connection: the socket is not read, so that TCP slows the client
            down, and what was read already waits in the buffer. Several may hold it; the last one to let go resumes it.
 Writing:   answers of one turn leave in one write. What the transport has got it keeps as long as the connection lives,
@@ -23,15 +22,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from magnetar.bookie.receive_buffer import ReceiveBuffer
 from magnetar.errors import MagnetarError, RemoteProtocolError
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, Buffer, frame_end
+from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun
 from magnetar.wire.bookkeeper.messages import AnyRequest, Refusal
 from magnetar.wire.bookkeeper.server import RequestDecoder
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 256 * 1024  # One read of a busy socket brings about this much; more would only be touched in vain.
+LARGE_BUFFER_S = 1.0  # How long one is kept that grew for a large frame: more of them may follow.
 WRITE_BYTES_MAX = 2**20  # Given to the transport at once: enough to keep a socket busy for a turn of the loop.
 UNSENT_BYTES_MAX = 4 * 2**20  # Answers that wait to be written; beyond this, no more requests are taken …
 UNSENT_BYTES_LOW = 2 * 2**20  # … until so much is left: enough to write while the next requests are looked at.
@@ -75,9 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = RequestDecoder()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(RECEIVE_BYTES)
-        self._start = 0  # What is not handled yet stands from here …
-        self._end = 0  # … to here.
+        self._received = ReceiveBuffer()
+        self._shrinking: asyncio.TimerHandle | None = None
         self._holds = 0
         self._parsing = False
         self._unsent: list[Buffer] = []
@@ -105,34 +104,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._forget_unsent()
         self._cancel_give_up()
+        if self._shrinking is not None:
+            self._shrinking.cancel()
         self._takes_answers.set()
         self.closed.set()
         self._handler.on_closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif self._end == len(self._buffer):
-            self._make_room()
-        return memoryview(self._buffer)[self._end :]
-
-    def _make_room(self) -> None:
-        """Moves what is not handled yet to the front, into a larger buffer if it needs one.
-
-        Whole frames may stand there too, if the connection is held: a transport that was told to stop may have had
-        one more read under way.
-        """
-        rest = bytes(memoryview(self._buffer)[self._start : self._end])
-        whole = frame_end(rest, 0, len(rest), FRAME_BYTES_MAX) or 0  # Refused already if it exceeds the limit.
-        if max(whole, len(rest)) >= len(self._buffer):
-            self._buffer = bytearray(max(whole, len(rest)) + RECEIVE_BYTES)
-        self._buffer[: len(rest)] = rest
-        self._start, self._end = 0, len(rest)
+        return self._received.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._counters.received_bytes += nbytes
-        self._end += nbytes
+        self._received.end += nbytes
         self._handle_received()
 
     def pause_writing(self) -> None:
@@ -157,9 +141,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._parsing = True
         try:
-            while self._start < self._end and not self._holds and self._transport is not None:
-                if not self._handle_next():
+            received = self._received
+            while received.start < received.end and not self._holds and self._transport is not None:
+                if not self._handle_next(received):
                     break
+            if received.start == received.end:
+                received.rewind()
+                if received.is_large and self._shrinking is None:
+                    self._shrinking = self._loop.call_later(LARGE_BUFFER_S, self._shrink_buffer)
         except RemoteProtocolError as error:
             self._counters.broken += 1
             log.warning("connection closed: the client broke the protocol", extra={"why": str(error)})
@@ -170,16 +159,20 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._parsing = False
 
-    def _handle_next(self) -> bool:
+    def _shrink_buffer(self) -> None:
+        self._shrinking = None  # If it is in use now, it is looked at again when it is empty.
+        self._received.shrink()
+
+    def _handle_next(self, received: ReceiveBuffer) -> bool:
         """One run or one request; False if the next one is not whole yet, or nobody takes it now."""
-        buffer, start, end = self._buffer, self._start, self._end
+        buffer, start, end = received.data, received.start, received.end
         adds = self._decoder.scan_adds(buffer, start, end)
         if adds.entry_ids:
             return self._handled(self._handler.on_adds(self, buffer, start, adds), adds.end)
         reads = self._decoder.scan_reads(buffer, start, end)
         if reads.entry_ids:
             taken = self._handler.on_reads(self, reads)
-            self._start += (reads.end - start) // len(reads.entry_ids) * taken  # They all have the same size.
+            received.start += (reads.end - start) // len(reads.entry_ids) * taken  # They all have the same size.
             return self._handled(taken == len(reads.entry_ids), reads.end)
         decoded = self._decoder.decode(buffer, start, end)
         if decoded is None:
@@ -193,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handled(self, taken: bool, following: int) -> bool:
         if taken:
-            self._start = following
+            self._received.start = following
         else:
             assert self._holds or self._transport is None, "what is not taken must be offered again"
         return taken
@@ -209,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         self._holds -= 1
         if self._holds == 0 and self._transport is not None:
             self._transport.resume_reading()
-            if self._start < self._end:
+            if self._received.start < self._received.end:
                 self._loop.call_soon(self._handle_received)  # Not from inside whoever lets go.
 
     # --- answers ------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ READS = 2_000  # By each: 4 GB of answers in all.
 ADDS = 100_000
 BURSTS, READS_PER_BURST = 10, 300  # Of a client that reads: 400 MB of answers, asked for before most of them are there.
 REFUSALS = 100  # At one look every few milliseconds.
+ANNOUNCERS, ANNOUNCED_BYTES, SENT_BYTES = 100, 5_253_000, 270_000
 CACHES_BYTES = 3 * 16 * 2**20
 ALLOWED_BYTES = CACHES_BYTES + 150 * 2**20
 
@@ -170,3 +171,20 @@ async def test_a_writer_that_never_reads_is_slowed_down_and_does_not_grow_the_bo
         await other.aclose()
     finally:
         client.socket.close()
+
+
+async def test_clients_that_announce_large_frames_cost_what_they_send_and_not_what_they_announce(
+    bookie: BookieProcess,
+) -> None:
+    before = peak_bytes(bookie)
+    head = ANNOUNCED_BYTES.to_bytes(4, "big") + bytes([2, 1, 0, 0])  # The begin of a compact add.
+    with ExitStack() as stack:
+        for _ in range(ANNOUNCERS):
+            client = stack.enter_context(socket.create_connection((HOST, bookie.port)))
+            await asyncio.to_thread(client.sendall, head + bytes(SENT_BYTES))
+
+        async def has_received() -> bool:
+            return await metric(bookie, "received_bytes_total") >= ANNOUNCERS * SENT_BYTES
+
+        await until(has_received, "all they sent has arrived", seconds=60)
+        assert peak_bytes(bookie) - before < 4 * ANNOUNCERS * SENT_BYTES

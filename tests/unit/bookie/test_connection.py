@@ -7,15 +7,11 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
-from magnetar.bookie.connection import (
-    ANSWERS_AT_ONCE_MAX,
-    RECEIVE_BYTES,
-    WRITE_BYTES_MAX,
-    Connection,
-    ConnectionCounters,
-)
+from magnetar.bookie.connection import ANSWERS_AT_ONCE_MAX, WRITE_BYTES_MAX, Connection, ConnectionCounters
+from magnetar.bookie.receive_buffer import RECEIVE_BYTES
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
@@ -143,6 +139,20 @@ async def test_a_frame_larger_than_the_buffer_arrives_whole(setup: Setup) -> Non
     writer.write(add_frame(1, 0) + add_frame(1, 1, large) + add_frame(1, 2))
     await until(lambda: len(setup.notebook.adds) == 3, "all three arrived")
     assert [entry for _, _, entry in setup.notebook.adds] == [b"payload", b"the end", b"payload"]
+
+
+async def test_the_buffer_of_a_large_frame_is_given_back_when_no_other_follows(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.bookie.connection.LARGE_BUFFER_S", 0.01)
+    reader, writer = await setup.connect()
+    writer.write(add_frame(1, 0, bytes(20 * RECEIVE_BYTES) + b"the end"))
+    assert await reader.readexactly(28)
+    (connection,) = setup.connections
+    await until(lambda: not connection._received.is_large, "the large buffer is gone")
+    writer.write(add_frame(1, 1))
+    assert await reader.readexactly(28)
+    assert [entry for _, _, entry in setup.notebook.adds] == [b"the end", b"payload"]
 
 
 async def test_there_is_room_for_a_read_that_was_under_way_when_the_connection_was_held(setup: Setup) -> None:
