@@ -1,8 +1,9 @@
 """The bookie: its parts put together, started in an order that is safe, and ended in the opposite one.
 
 Start:     lock the directories → bind the port → check the cookies → open storage → replay the journal → measure the
-           disks → listen → register. No client is heard before the bookie knows all it knew before, and none finds it
-           before it can serve.
+           disks → flush what was replayed, if it is much → listen → register. No client is heard before the bookie
+           knows all it knew before, and none finds it before it can serve. One that still knows its address is heard
+           while the registration waits for the end of an old session; so everything runs by then.
 End:       unregister → stop listening → answer what was taken → flush → move the mark → close. A kill at any line
            leaves what replay mends.
 Failure:   a journal that fails, a flush that fails for another reason than a full disk, a registration that is lost
@@ -25,6 +26,7 @@ from magnetar.bookie.cookie_check import limbo_command
 from magnetar.bookie.directories import DirectoryLayout, open_directories
 from magnetar.bookie.disk_watch import DiskWatch
 from magnetar.bookie.fencing import Fencing
+from magnetar.bookie.flushing import Flushing
 from magnetar.bookie.gate import Gate
 from magnetar.bookie.http import Health, ObservationServer
 from magnetar.bookie.identity import establish, port_to_bind
@@ -38,7 +40,7 @@ from magnetar.bookie.registration import Registration
 from magnetar.bookie.requests import Requests
 from magnetar.config.bookie import NO_HTTP
 from magnetar.config.root import Config
-from magnetar.errors import ClosedError, ConfigError, DiskFullError, JournalDamagedError, MagnetarError
+from magnetar.errors import ClosedError, ConfigError, JournalDamagedError, MagnetarError
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
@@ -53,7 +55,6 @@ from magnetar.storage.open_storage import open_storage
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS_MAX = 10.0  # For answers to what was taken; longer than any sync, shorter than a client's patience.
-_FULL_DISK_RETRY_S = 1.0
 _BACKLOG = 1024  # Connections that wait to be accepted: all brokers of a cluster at once, after a restart.
 
 
@@ -72,8 +73,6 @@ class Bookie:
         self._closing = contextlib.AsyncExitStack()
         self._failed: asyncio.Future[MagnetarError] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
-        self._flush_lock = asyncio.Lock()
-        self._flushing: asyncio.Future[None] | None = None
         self._registration: Registration | None = None
 
     @classmethod
@@ -114,12 +113,13 @@ class Bookie:
         await self._open_storage(layout)
         await self._watch_disks()
         self._make_collector(paths)
+        await self._flushing.flush_replayed()
+        self._spawn(self._flushing.run(), "bookie-flush")
+        self._spawn(self._flushing.open_gate(), "bookie-room")
         await self._serve_http()
         await server.start_serving()
         self._closing.push_async_callback(self._drain)
         await self._register(paths)
-        self._spawn(self._flush_for_ever(), "bookie-flush")
-        self._spawn(self._open_cache_gate(), "bookie-room")
         self._spawn(self.collector.run(), "bookie-collector")
         self._spawn(self._follow_failures(), "bookie-failures")
 
@@ -167,6 +167,8 @@ class Bookie:
         self._wire(self._storage)
         self._closing.push_async_callback(self.journals.aclose)
         await self._open_journals()
+        self._flushing = Flushing(self._storage, self.journals, self.adds.cache_gate)
+        self._closing.push_async_callback(self._flushing.aclose)
 
     async def _open_journals(self) -> None:
         try:
@@ -236,40 +238,28 @@ class Bookie:
             read_only=self.switch.is_read_only,
         )
         self.switch.listen(self._registration.set_read_only)
-        await self._registration.start()
+        await self._unless_failed(self._registration.start())
         self._closing.push_async_callback(self._registration.aclose)
+
+    async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
+        """A bookie that serves already may fail meanwhile; then this is given up, and raises why."""
+        task = asyncio.ensure_future(work)
+        either: list[asyncio.Future[Any]] = [task, self._failed]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                raise self._failed.result()
+            await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    async def _flush_for_ever(self) -> None:
-        while True:
-            await self._storage.wait_flush_due()
-            try:
-                await self.flush()
-            except DiskFullError as error:
-                log.error("nothing can be flushed", extra={"why": str(error)})
-                await asyncio.sleep(_FULL_DISK_RETRY_S)
-
     async def flush(self) -> None:
-        """Write cache to entry logs and index, then the marks, then old journal files. One at a time.
-
-        It goes to its end even if who waits for it is cancelled: a stop in the middle would find files that are gone
-        and still counted.
-        """
-        self._flushing = asyncio.ensure_future(self._flush_one_by_one())
-        await asyncio.shield(self._flushing)
-
-    async def _flush_one_by_one(self) -> None:
-        async with self._flush_lock:
-            await self.journals.settle(await self._storage.flush())
-
-    async def _open_cache_gate(self) -> None:
-        """Room in the write cache comes when the caches are swapped, which no journal group announces."""
-        while True:
-            await self.adds.cache_gate.wait_shut()
-            while not await self._storage.wait_for_room():
-                log.warning("the write cache is full and the disk is slow: adds are refused")
-            self.adds.cache_gate.open()
+        """All that was taken is in entry logs and index when it returns, and the journals need it no more."""
+        await self._flushing.flush()
 
     async def _follow_failures(self) -> None:
         assert self._registration is not None
@@ -341,8 +331,6 @@ class Bookie:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._flushing is not None:  # The last one: those before have ended.
-            await asyncio.wait([self._flushing])
         await self._closing.aclose()
         if not self._failed.done():
             self._failed.cancel()

@@ -8,82 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
-from magnetar.bookie.bookie import Bookie
 from magnetar.config.root import Config
-from magnetar.metadata.bookkeeper.cluster import init_cluster
-from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.device import SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.sim.entropy import SimEntropy
-from magnetar.sim.sync_sites import SyncSites
-from magnetar.testing.bookie_load import BookieLoad
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
 from magnetar.wire.bookkeeper.messages import V2, AnyResponse, ReadEntry
-from tests.unit.bookie.node_story import DIGEST, KEY, METADATA, PATHS, story_config
-from tests.unit.bookie.sim_node import SimNode, small_steps
-from tests.unit.bookie.virtual_loop import run
-
-Test = Callable[[SimNode], Awaitable[None]]
-
-
-def on_a_node(test: Test, *, busy: bool = False, **limits: dict[str, int]) -> None:
-    """Runs the test with these settings, by section."""
-    config = story_config(busy=busy, preallocated_bytes=0)
-    changed = {name: dataclasses.replace(getattr(config, name), **values) for name, values in limits.items()}
-
-    async def world() -> None:
-        async with started(dataclasses.replace(config, **changed)) as node:
-            await test(node)
-            await node.stop()
-
-    with small_steps():
-        run(world())
-
-
-@asynccontextmanager
-async def started(config: Config) -> AsyncIterator[SimNode]:
-    entropy = SimEntropy("limits")
-    server = MemoryServer(entropy, METADATA)
-    async with server.connect() as store:
-        await init_cluster(store, PATHS, entropy)
-        node = SimNode("limits", server, config, SyncSites())
-        try:
-            await node.start()
-            yield node
-        finally:
-            node.bury()
-    await server.aclose()
-
-
-def slow(*devices: SimDevice, seconds: float) -> None:
-    for device in devices:
-        device.faults.stall_s = seconds
-        device.faults.rates[Fault.STALL] = 1.0 if seconds else 0.0
-
-
-def metric(bookie: Bookie, name: str) -> float:
-    lines = bookie.metrics.render().decode().splitlines()
-    (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith(f"magnetar_bookie_{name} ")]
-    return float(value)
-
-
-async def writer(node: SimNode, ledger_id: int) -> BookieLoad:
-    return await BookieLoad.connect("127.0.0.1", node.bookie.port, ledger_id)
-
-
-async def written(node: SimNode, ledger_id: int, entries: int) -> None:
-    load = await writer(node, ledger_id)
-    load.begin(10)
-    await load.wait_for(lambda load: len(load.acknowledged) >= entries)
-    load.finish()
-    await load.wait_for(lambda load: not load.in_flight)
-    await load.aclose()
+from tests.unit.bookie.node_story import DIGEST, KEY
+from tests.unit.bookie.one_node import metric, on_a_node, slow, writer, written
+from tests.unit.bookie.sim_node import SimNode
 
 
 class Reader:
