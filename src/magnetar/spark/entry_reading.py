@@ -6,6 +6,9 @@ Memory:    `PIECES_AHEAD` pieces; payloads are views of the bytes that were rece
 Bound:     what the segment says is confirmed; the ledger's own writer said so, no bookie is asked.
 Errors:    BookieUnavailableError if the bookies that have an entry cannot be reached or cannot say: the broker may know
            a way. Entries that are gone or damaged wherever they are raise what ledger/reader.py says.
+Exact:     an error comes when every entry before it was given, so an entry that is gone or damaged is the next one.
+           Where entries are spread over bookies, a read fails for all that it asks for: it is repeated with half as
+           many until it asks for that one alone.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.errors import (
     BookieUnavailableError,
+    EntryAbsentError,
     EntryDamagedError,
     EntryOutOfRangeError,
     EntryUnavailableError,
     LedgerOffloadedError,
+    MagnetarError,
     MetadataUnavailableError,
 )
 from magnetar.ids import LedgerId
@@ -53,7 +59,7 @@ async def read_entries(ledger: SegmentLedger, first: int, last: int, parts: Part
     reader = _open(ledger, parts)
     step = entries_per_piece(ledger)
     following = first
-    pieces: deque[asyncio.Task[list[Buffer]]] = deque()
+    pieces: deque[asyncio.Task[_Piece]] = deque()
     loop = asyncio.get_running_loop()
     try:
         while following <= last or pieces:
@@ -61,13 +67,16 @@ async def read_entries(ledger: SegmentLedger, first: int, last: int, parts: Part
                 end = min(following + step - 1, last)
                 pieces.append(loop.create_task(_read_piece(reader, following, end)))
                 following = end + 1
-            payloads = await pieces[0]
+            piece = await pieces[0]
             pieces.popleft()
-            yield first, payloads
-            first += len(payloads)
+            if piece.payloads:
+                yield first, piece.payloads
+                first += len(piece.payloads)
+            if piece.error is not None:
+                raise piece.error
     finally:
-        for piece in pieces:
-            piece.cancel()
+        for task in pieces:
+            task.cancel()
         await asyncio.gather(*pieces, return_exceptions=True)
 
 
@@ -84,15 +93,31 @@ def _open(ledger: SegmentLedger, parts: Parts) -> LedgerReader:
     return LedgerReader(Versioned(metadata, _OLDER_THAN_STORED), keys, parts)
 
 
-async def _read_piece(reader: LedgerReader, first: int, last: int) -> list[Buffer]:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    payloads: list[Buffer]
+    error: MagnetarError | None = None
+    """Why it ends before its last entry."""
+
+
+async def _read_piece(reader: LedgerReader, first: int, last: int) -> _Piece:
     payloads: list[Buffer] = []
-    try:
-        while first <= last:
-            found = await reader.read_some(first, last)
+    asked = last - first + 1
+    while first <= last:
+        asked = min(asked, last - first + 1)
+        try:
+            found = await reader.read_some(first, first + asked - 1)
+        except (EntryAbsentError, EntryDamagedError) as error:
+            if asked == 1:
+                return _Piece(payloads, error)
+            asked //= 2  # It is one of these, and need not be the first.
+        except (EntryUnavailableError, MetadataUnavailableError) as error:
+            unreachable = BookieUnavailableError(str(error))
+            unreachable.__cause__ = error
+            return _Piece(payloads, unreachable)
+        except MagnetarError as error:
+            return _Piece(payloads, error)
+        else:
             payloads += [entry.payload for entry in found]
             first += len(found)
-    except EntryDamagedError:
-        raise
-    except (EntryUnavailableError, MetadataUnavailableError) as error:
-        raise BookieUnavailableError(str(error)) from error
-    return payloads
+    return _Piece(payloads)

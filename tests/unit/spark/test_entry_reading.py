@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Never, cast
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -16,19 +17,20 @@ from magnetar.errors import (
     EntryOutOfRangeError,
     EntryUnavailableError,
     LedgerOffloadedError,
+    MagnetarError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     WrongPasswordError,
 )
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.parts import Parts
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_codec import encode
 from magnetar.spark import entry_reading
 from magnetar.spark.cluster_values import SegmentLedger
 from magnetar.spark.entry_reading import entries_per_piece, read_entries
 from magnetar.testing.bookie_cluster import BookieCluster, small_config
-from magnetar.wire.bookkeeper.digests import DigestType
+from magnetar.wire.bookkeeper.digests import DigestType, Entry
 
 LEDGER = LedgerConfig(read_batch_bytes_max=20_000, connect_timeout_ms=500, read_timeout_ms=500)
 
@@ -63,10 +65,15 @@ class World:
 
     async def read(self, ledger: SegmentLedger, first: int, last: int) -> list[bytes]:
         found: list[bytes] = []
-        async for at, payloads in read_entries(ledger, first, last, self.client.parts):
-            assert at == first + len(found)
-            found += map(bytes, payloads)
+        await collect(found, ledger, first, last, self.client.parts)
         return found
+
+
+async def collect(found: list[bytes], ledger: SegmentLedger, first: int, last: int, parts: Parts) -> None:
+    """Adds what comes, also if an error comes behind it."""
+    async for at, payloads in read_entries(ledger, first, last, parts):
+        assert at == first + len(found)
+        found += map(bytes, payloads)
 
 
 @contextlib.asynccontextmanager
@@ -184,6 +191,55 @@ def test_a_piece_has_at_least_one_entry_and_not_too_many() -> None:
     assert entries_per_piece(ledger(0, 0)) == entry_reading.PIECE_ENTRIES_MAX
 
 
+@pytest.mark.parametrize(("ensemble", "quorum"), [(1, 1), (3, 2)])
+async def test_what_lies_before_an_entry_that_cannot_be_read_comes_before_the_error(ensemble: int, quorum: int) -> None:
+    payloads = [b"%d" % number for number in range(20)]
+    async with world(ensemble) as here:
+        writer = await here.client.create(ensemble_size=ensemble, write_quorum=quorum, ack_quorum=quorum)
+        for payload in payloads:
+            await writer.add(payload)
+        longer = replace(await here.segment(writer), entries=30)
+        found: list[bytes] = []
+        with pytest.raises(EntryAbsentError, match="entry 20 "):
+            await collect(found, longer, 3, 29, here.client.parts)
+        assert found == payloads[3:]
+
+
+class Reader:
+    """Of a ledger with entries that cannot be had. As one of E > Qw, it fails for all that it is asked for at once."""
+
+    def __init__(self, failures: dict[int, Exception]) -> None:
+        self.failures = failures
+        self.asked: list[tuple[int, int]] = []
+
+    async def read_some(self, first: int, last: int) -> list[Entry]:
+        self.asked.append((first, last))
+        for entry_id in range(first, last + 1):
+            if entry_id in self.failures:
+                raise self.failures[entry_id]
+        return [Entry(number, -1, 0, memoryview(b"%d" % number)) for number in range(first, last + 1)]
+
+
+async def read_with(reader: Reader, monkeypatch: pytest.MonkeyPatch, entries: int) -> tuple[list[int], Exception]:
+    """The entries that came, and what came then."""
+    monkeypatch.setattr(entry_reading, "_open", lambda ledger, parts: reader)
+    ledger = SegmentLedger(7, entries, entries * 10, True, 1, 0, None, b"m", DigestType.CRC32C, b"")
+    found: list[bytes] = []
+    with pytest.raises(MagnetarError) as caught:
+        await collect(found, ledger, 0, entries - 1, cast("Parts", None))
+    return [int(each) for each in found], caught.value
+
+
+async def test_a_damaged_entry_in_the_middle_of_a_piece_is_found_in_a_few_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    damaged = EntryDamagedError("everywhere")
+    reader = Reader({1_500: damaged})
+    assert await read_with(reader, monkeypatch, 3_000) == (list(range(1_500)), damaged)
+    assert reader.asked[-1] == (1_500, 1_500)
+    assert len(reader.asked) < 30
+
+
 @pytest.mark.parametrize(
     ("raised", "seen"),
     [
@@ -193,11 +249,9 @@ def test_a_piece_has_at_least_one_entry_and_not_too_many() -> None:
         (NoSuchLedgerError("deleted"), NoSuchLedgerError),
     ],
 )
-async def test_only_what_the_broker_may_still_have_is_unavailable(raised: Exception, seen: type[Exception]) -> None:
-    class Reader:
-        async def read_some(self, first: int, last: int) -> Never:
-            raise raised
-
-    with pytest.raises(seen) as caught:
-        await entry_reading._read_piece(cast("LedgerReader", Reader()), 0, 1)
-    assert type(caught.value) is seen
+async def test_only_what_the_broker_may_still_have_is_unavailable(
+    raised: Exception, seen: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, error = await read_with(Reader({2: raised}), monkeypatch, 3)
+    assert type(error) is seen
+    assert found == ([0, 1] if isinstance(raised, EntryDamagedError) else [])

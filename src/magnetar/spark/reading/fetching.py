@@ -146,8 +146,15 @@ class Fetcher:
         """What is left to read when its first entry cannot be; raises unless that may be left out."""
         trouble = await self._trouble(rest, error)
         tolerate(trouble, fail_on_data_loss=self._options.fail_on_data_loss)
-        is_over = isinstance(trouble, DataTrimmedError) or isinstance(error, NoSuchLedgerError)
-        following = rest.last + 1 if is_over or failures > _SKIPPED_MAX else rest.first + 1
+        following = rest.first + 1
+        if isinstance(trouble, DataTrimmedError) or isinstance(error, NoSuchLedgerError):
+            following = rest.last + 1
+        elif failures > _SKIPPED_MAX and following <= rest.last:
+            log.warning(
+                "entries %d to %d of ledger %d of %s are left out unseen: %d before them in a row cannot be read",
+                following, rest.last, rest.ledger.ledger_id, rest.topic, failures,
+            )  # fmt: skip
+            following = rest.last + 1
         return replace(rest, first=following, skipped=0)
 
     async def _trouble(self, rest: Range, error: Exception | None) -> DataLossError | None:

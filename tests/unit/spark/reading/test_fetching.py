@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,10 +16,13 @@ from magnetar.errors import (
     EntryDamagedError,
     TopicRecreatedError,
 )
+from magnetar.ledger.parts import Parts
+from magnetar.spark import entry_reading
 from magnetar.spark.decoding.runs import EntryRun
 from magnetar.spark.reading import fetching
-from magnetar.spark.reading.fetching import Fetcher
+from magnetar.spark.reading.fetching import EntrySource, Fetcher
 from magnetar.spark.reading.ranges import Range
+from magnetar.wire.bookkeeper.digests import Entry
 from magnetar.wire.pulsar.entry import broker_entry_header
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments
@@ -28,7 +31,7 @@ LEDGER = ledger(5, 10, first_index=100)
 
 
 class Source(FakeCluster):
-    """Two entries a chunk; some of them cannot be had."""
+    """Two entries a chunk; some of them cannot be had: an error comes behind all entries before it."""
 
     def __init__(self, failures: dict[int, list[Exception]] | None = None, *, has_index: bool = True) -> None:
         super().__init__(orders=segments(LEDGER))
@@ -37,10 +40,14 @@ class Source(FakeCluster):
 
     async def read_entries(self, wanted: Any, first: int, last: int) -> AsyncIterator[Any]:
         for at in range(first, last + 1, 2):
-            for entry in range(at, min(at + 2, last + 1)):
-                if self.failures.get(entry):
-                    raise self.failures[entry].pop(0)
-            yield at, [self.entry(entry) for entry in range(at, min(at + 2, last + 1))]
+            chunk = range(at, min(at + 2, last + 1))
+            failing = next((entry for entry in chunk if self.failures.get(entry)), None)
+            if failing is None:
+                yield at, [self.entry(entry) for entry in chunk]
+                continue
+            if failing > at:
+                yield at, [self.entry(at)]
+            raise self.failures[failing].pop(0)
 
     def entry(self, number: int) -> bytes:
         return (broker_entry_header(100 + number, 0) if self.has_index else b"") + stored(f"{number}".encode(), number)
@@ -55,7 +62,7 @@ def wanted(first: int = 0, last: int = 9, skipped: int = 0, stop: int | None = N
     return Range(TOPIC, -1, LEDGER, first, last, skipped, stop)
 
 
-async def fetched(source: Source, asked: Range, **given: str) -> list[EntryRun]:
+async def fetched(source: EntrySource, asked: Range, **given: str) -> list[EntryRun]:
     return [run async for run in Fetcher(source, options(**given)).runs(asked)]
 
 
@@ -124,6 +131,46 @@ async def test_without_fail_on_data_loss_only_what_is_lost_is_left_out(caplog: p
         runs = await fetched(source, wanted(), failOnDataLoss="false")
     assert ids(runs) == [0, 1, 2, 3, 5, 6, 8, 9]
     assert "5:4" in caplog.text
+
+
+class LargePieces(FakeCluster):
+    """All entries are of one piece, and some are damaged, in a ledger whose entries are spread over bookies."""
+
+    def __init__(self, entries: int, damaged: set[int]) -> None:
+        self.ledger = ledger(5, entries, first_index=100)
+        super().__init__(orders=segments(self.ledger))
+        self.damaged = damaged
+
+    def read_entries(self, wanted: Any, first: int, last: int) -> AsyncIterator[Any]:
+        assert entry_reading.entries_per_piece(wanted) >= last - first
+        return entry_reading.read_entries(wanted, first, last, cast("Parts", None))
+
+    async def read_some(self, first: int, last: int) -> list[Entry]:
+        damaged = sorted(entry for entry in self.damaged if first <= entry <= last)
+        if damaged:
+            raise EntryDamagedError(f"entry {damaged[0]} is damaged")
+        texts = [(number, stored(b"%d" % number, number)) for number in range(first, last + 1)]
+        return [Entry(number, -1, 0, memoryview(broker_entry_header(100 + number, 0) + text)) for number, text in texts]
+
+
+async def test_damage_in_the_middle_of_a_piece_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LargePieces(1_800, {7, 900, 901, 1_799})
+    monkeypatch.setattr(entry_reading, "_open", lambda ledger, parts: source)
+    whole = Range(TOPIC, -1, source.ledger, 0, 1_799)
+    runs = await fetched(source, whole, failOnDataLoss="false")
+    assert ids(runs) == [number for number in range(1_800) if number not in source.damaged]
+    with pytest.raises(DataLossError, match=r"5:7 .*lost.*entry 7 is damaged"):
+        await fetched(source, whole)
+
+
+async def test_what_is_given_up_behind_too_much_damage_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetching, "_SKIPPED_MAX", 3)
+    source = Source({entry: [EntryAbsentError("gone")] for entry in range(2, 8)})
+    with caplog.at_level(logging.WARNING):
+        assert ids(await fetched(source, wanted(), failOnDataLoss="false")) == [0, 1]
+    assert "entries 6 to 9 of ledger 5" in caplog.text
 
 
 async def test_a_ledger_that_was_trimmed_since_is_a_gap_and_no_loss() -> None:
