@@ -693,6 +693,12 @@ class DataTrimmedError(DataLossError):
     """They were removed by retention or after compaction, as the topic's policies say: a gap, and nothing was lost."""
 
 
+class GapUntoldError(DataLossError):
+    """Whether messages are missing cannot be told now, as the entry that would tell it cannot be read."""
+
+    retryable = True
+
+
 class TopicRecreatedError(DataLossError):
     """The topic is not the one that the query had begun to read: deleted, made anew, or rolled back."""
 

@@ -7,7 +7,9 @@ from typing import Any
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BAD_REQUEST, NOT_FOUND, RestError
 from magnetar.admin.route import Query, Route
+from magnetar.admin.segment_book import UNREADABLE
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.topic.log import TopicLog
 from magnetar.topic.seek import Found, Place, find_place, parse_place
 
 
@@ -19,8 +21,18 @@ async def find(call: Call) -> dict[str, Any]:
         "ledgerId": found.position.ledger_id,
         "entryId": found.position.entry_id,
         "batchIndex": found.skipped if found.skipped else -1,
-        "index": await topic.log.index_of(found.position) + found.skipped,
+        "index": await _index(topic.log, found),
     }
+
+
+async def _index(log: TopicLog, found: Found) -> int | None:
+    """None: the entry is there no more, or damaged, and so cannot tell it."""
+    try:
+        return await log.index_of(found.position) + found.skipped
+    except UNREADABLE as error:
+        if error.retryable:
+            raise
+        return None
 
 
 async def seek(call: Call) -> None:

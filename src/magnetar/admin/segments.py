@@ -5,6 +5,7 @@ Segments:  every ledger of the topic with its first index, its metadata and what
 Wait:      the same end, as soon as it has moved: no thread and no polling, but a bounded number of requests that wait.
 Cut:       where to stop reading so that it is about so many messages (by indexes) and bytes (by the mean size of each
            ledger's entries, so an estimate).
+Damage:    entries that cannot be read keep nobody from those that can: what only they would tell is not told.
 Read next: segment_book.py; spark/cluster.py (who asks)
 """
 
@@ -16,16 +17,20 @@ from typing import Any, Final
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BAD_REQUEST, NOT_FOUND, RestError
 from magnetar.admin.route import Query, Route
-from magnetar.admin.segment_book import LedgerFacts
+from magnetar.admin.segment_book import UNREADABLE, LedgerFacts
 from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.errors import EntryAbsentError, MetadataUnavailableError, NoSuchLedgerError, TopicNotFoundError
+from magnetar.errors import MetadataUnavailableError, NoSuchLedgerError, TopicNotFoundError
 from magnetar.topic.chain import LedgerChain, LedgerSpan
+from magnetar.topic.info import is_offloaded
+from magnetar.topic.log import TopicLog
 from magnetar.topic.position import LATEST, Position
 from magnetar.wire.bookkeeper.digests import DigestType
 
 _TRIMMED_MAX: Final = 5  # How often ledgers may go while they are described.
 _WAIT_MS_MAX: Final = 20_000
 _WAIT_MS: Final = 500
+UNKNOWN_INDEX: Final = -1
+"""Of a ledger with entries, of which the first cannot be read."""
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------
@@ -53,9 +58,7 @@ async def segments(call: Call) -> dict[str, Any]:
         end, earliest = _end(topic), chain.first_position
         try:
             facts = await call.context.segments.facts_of(log, topic.ledger_client, spans)
-        except (NoSuchLedgerError, EntryAbsentError):
-            if all(chain.span_of(span.ledger_id) is not None for span in spans):
-                raise
+        except NoSuchLedgerError:
             continue
         return {
             "topic": str(topic.name),
@@ -77,12 +80,19 @@ def _ledger(span: LedgerSpan, facts: LedgerFacts, *, is_last: bool, next_index: 
         "sizeBytes": span.size_bytes,
         "closed": bool(span.closed_ms) or not is_last,
         "closedMs": span.closed_ms,
-        "firstIndex": next_index if facts.first_index is None else facts.first_index,
+        "firstIndex": _first_index(span, facts, next_index),
         "firstPublishMs": facts.first_publish_ms,
+        "offloaded": is_offloaded(span),
         "metadata": base64.b64encode(facts.encoded).decode(),
         "digestType": facts.digest_type.name,
         "password": base64.b64encode(facts.password).decode(),
     }
+
+
+def _first_index(span: LedgerSpan, facts: LedgerFacts, next_index: int) -> int:
+    if facts.first_index is not None:
+        return facts.first_index
+    return UNKNOWN_INDEX if span.entries else next_index
 
 
 # --- how far it is ----------------------------------------------------------------------------------------------------
@@ -115,11 +125,21 @@ async def cut(call: Call) -> dict[str, Any]:
         return _json(end)
     least = chain.next_position(start)
     if messages:
-        index = await topic.log.index_of(start)
-        end = min(end, max(least, await topic.log.position_at_index(index + messages)))
+        end = min(end, max(least, await _position_after_messages(topic.log, start, messages)))
     if size_bytes:
         end = min(end, max(least, position_after_bytes(chain, start, size_bytes)))
     return _json(end)
+
+
+async def _position_after_messages(log: TopicLog, start: Position, messages: int) -> Position:
+    """Where an entry that would tell an index cannot be read, every entry counts as one message: whoever is to pass
+    over it must get there."""
+    try:
+        return await log.position_at_index(await log.index_of(start) + messages)
+    except UNREADABLE as error:
+        if error.retryable:
+            raise
+        return log.chain.next_position(log.chain.position_after(start, messages - 1))
 
 
 def position_after_bytes(chain: LedgerChain, start: Position, size_bytes: int) -> Position:

@@ -82,29 +82,33 @@ class SegmentLedger:
     """Whether nothing more will come. The last ledger of a topic is open."""
     closed_ms: int
     """0 while it is open."""
-    first_index: int
-    """Index of its first message; of the message that comes next, if it has no entries."""
+    first_index: int | None
+    """Index of its first message; of the message that comes next, if it has no entries. None: the broker could not
+    read its first entry."""
     first_publish_ms: int | None
     """When its first entry came to the broker, as far as that is known."""
     metadata: bytes
-    """BookKeeper's ledger metadata, as stored. Empty: it is no longer on bookies (offloaded)."""
+    """BookKeeper's ledger metadata, as stored. Empty: it is no longer on bookies."""
     digest_type: DigestType
     password: bytes
+    offloaded: bool = False
+    """It was moved to tiered storage; else, if it is no longer on bookies, it is lost."""
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> SegmentLedger:
-        first_publish_ms = json.get("firstPublishMs")
+        first_index, first_publish_ms = int(json["firstIndex"]), json.get("firstPublishMs")
         return cls(
             ledger_id=int(json["ledgerId"]),
             entries=int(json["entries"]),
             size_bytes=int(json["sizeBytes"]),
             closed=bool(json["closed"]),
             closed_ms=int(json["closedMs"]),
-            first_index=int(json["firstIndex"]),
+            first_index=None if first_index < 0 else first_index,
             first_publish_ms=None if first_publish_ms is None else int(first_publish_ms),
             metadata=base64.b64decode(json["metadata"]),
             digest_type=DigestType[json["digestType"]],
             password=base64.b64decode(json["password"]),
+            offloaded=bool(json["offloaded"]),
         )
 
 

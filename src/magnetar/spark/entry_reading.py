@@ -28,6 +28,7 @@ from magnetar.errors import (
     LedgerOffloadedError,
     MagnetarError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
 )
 from magnetar.ids import LedgerId
 from magnetar.ledger.keys import ledger_keys
@@ -86,6 +87,8 @@ def entries_per_piece(ledger: SegmentLedger) -> int:
 
 
 def _open(ledger: SegmentLedger, parts: Parts) -> LedgerReader:
+    if not ledger.metadata and not ledger.offloaded:
+        raise NoSuchLedgerError(f"ledger {ledger.ledger_id} was deleted, and its topic lists it still")
     if not ledger.metadata:
         raise LedgerOffloadedError(f"ledger {ledger.ledger_id} is not on bookies any more: it was offloaded")
     metadata = decode(LedgerId(ledger.ledger_id), ledger.metadata, node_created_ms=0)

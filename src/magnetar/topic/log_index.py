@@ -101,7 +101,8 @@ class LogIndex:
         return [span for span in self._chain.spans if span.entries]
 
     async def _has_index(self, span: LedgerSpan) -> bool:
-        return index_of_last(await self._read_one(Position(span.ledger_id, 0))) is not None
+        """By the entry that its last index was asked of: any other one may be unreadable."""
+        return index_of_last(await self._read_one(Position(span.ledger_id, span.entries - 1))) is not None
 
     async def _last_index(self, span: LedgerSpan) -> int:
         last = index_of_last(await self._read_one(Position(span.ledger_id, span.entries - 1)))

@@ -10,10 +10,13 @@ import pytest
 
 from magnetar.admin import segment_book
 from magnetar.admin.segments import position_after_bytes
+from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError, MagnetarError
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import decode
 from magnetar.testing.waiting import until
 from magnetar.topic.chain import LedgerChain, LedgerSpan
+from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from tests.unit.admin.admin_world import TOPIC, V2, AdminWorld, admin_world
 from tests.unit.broker.pulsar.broker_world import batch
@@ -104,16 +107,114 @@ async def test_a_first_index_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) 
     async with admin_world() as world:
         await world.publish(2)
         looked: list[int] = []
-        original = segment_book._with_first
+        original = segment_book._first_of
 
-        async def counted(known: Any, log: Any, ledger_id: int) -> Any:
+        async def counted(log: Any, ledger_id: int) -> Any:
             looked.append(ledger_id)
-            return await original(known, log, ledger_id)
+            return await original(log, ledger_id)
 
-        monkeypatch.setattr(segment_book, "_with_first", counted)
+        monkeypatch.setattr(segment_book, "_first_of", counted)
         first = await _segments(world)
         assert (await _segments(world)) == first
         assert looked == [first["ledgers"][0]["ledgerId"]]
+
+
+class Damage:
+    """Positions of a topic that cannot be read, and why."""
+
+    def __init__(self, topic: PersistentTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.errors: dict[Position, MagnetarError] = {}
+        self._fetch = topic.log._reads._fetch
+        monkeypatch.setattr(topic.log._reads, "_fetch", self.fetch)
+        topic.log._tail.clear()  # Or nothing would be read from bookies.
+
+    async def fetch(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]:
+        if first in self.errors:
+            raise self.errors[first]
+        return await self._fetch(first, entries_max, bytes_max)
+
+
+@pytest.mark.parametrize(
+    "error", [EntryAbsentError("nobody has it"), EntryDamagedError("everywhere"), EntryUnavailableError("who knows")]
+)
+async def test_a_ledger_whose_first_entry_cannot_be_read_is_listed_without_its_index(
+    error: MagnetarError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with admin_world() as world:
+        await _publish_batches(world, [3, 2])
+        await _roll(world)
+        await _publish_batches(world, [5, 1])
+        damage = Damage(await world.world.topic("t"), monkeypatch)
+        first = Position((await world.world.topic("t")).log.chain.spans[0].ledger_id, 0)
+        damage.errors[first] = error
+        found = await _segments(world)
+        assert [(each["entries"], each["firstIndex"]) for each in found["ledgers"]] == [(2, -1), (2, 5)]
+        assert found["ledgers"][0]["firstPublishMs"] is None
+        assert found["earliest"] == {"ledgerId": first.ledger_id, "entryId": 0}
+        damage.errors.clear()
+        assert [each["firstIndex"] for each in (await _segments(world))["ledgers"]] == [0, 5]
+
+
+async def test_a_first_entry_that_is_waited_for_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_book, "_FIRSTS_S_MAX", 0.01)
+    async with admin_world() as world:
+        await world.publish(1)
+        topic = await world.world.topic("t")
+        damage = Damage(topic, monkeypatch)
+
+        async def for_ever(*_: object) -> list[LogEntry]:
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(damage, "_fetch", for_ever)
+        async with asyncio.timeout(5):
+            assert [each["firstIndex"] for each in (await _segments(world))["ledgers"]] == [-1]
+
+
+async def test_a_ledger_that_was_deleted_under_its_topic_is_listed_without_metadata() -> None:
+    async with admin_world() as world:
+        await world.publish(2)
+        await _roll(world)
+        await world.publish(1, first=2)
+        topic = await world.world.topic("t")
+        await topic.ledger_client.delete(topic.log.chain.spans[0].ledger_id)
+        lost, there = (await _segments(world))["ledgers"]
+        assert (lost["entries"], lost["firstIndex"], lost["metadata"], lost["offloaded"]) == (2, -1, "", False)
+        assert (there["firstIndex"], bool(there["metadata"])) == (2, True)
+
+
+async def test_a_ledger_that_is_trimmed_while_it_is_described_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_world() as world:
+        await world.publish(2)
+        await _roll(world)
+        await world.publish(1, first=2)
+        topic = await world.world.topic("t")
+        trimmed = topic.log.chain.spans[0].ledger_id
+        damage = Damage(topic, monkeypatch)
+        original = damage._fetch
+
+        async def trim(first: Position, *limits: int) -> list[LogEntry]:
+            if first.ledger_id == trimmed and topic.log.chain.contains(first):
+                await topic.log.trim(Position(trimmed, 1))
+            return await original(first, *limits)
+
+        monkeypatch.setattr(damage, "_fetch", trim)
+        found = await _segments(world)
+        assert [each["firstIndex"] for each in found["ledgers"]] == [2]
+        assert trimmed not in [each["ledgerId"] for each in found["ledgers"]]
+
+
+async def test_a_place_and_a_cut_are_found_beside_an_entry_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_world() as world:
+        await _publish_batches(world, [3, 2, 4, 1])
+        topic = await world.world.topic("t")
+        first = topic.log.chain.first_position
+        Damage(topic, monkeypatch).errors[first] = EntryAbsentError("nobody has it")
+        place = (await world.get(f"{TOPIC}/place?at={first}")).json
+        assert place == {"ledgerId": first.ledger_id, "entryId": 0, "batchIndex": -1, "index": None}
+        cut = await world.get(f"{TOPIC}/cut?from={first}&messages=2")
+        assert cut.json == {"ledgerId": first.ledger_id, "entryId": 2}  # As if entries had one message each.
+        cut = await world.get(f"{TOPIC}/cut?from={first.ledger_id}:1&messages=2")
+        assert cut.json == {"ledgerId": first.ledger_id, "entryId": 2}
 
 
 async def test_a_topic_that_is_not_there_is_not_made_and_the_answer_says_what_to_do() -> None:

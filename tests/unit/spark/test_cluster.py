@@ -39,6 +39,7 @@ SEGMENTS = {
             "closedMs": 5,
             "firstIndex": 0,
             "firstPublishMs": None,
+            "offloaded": False,
             "metadata": "AAE=",
             "digestType": "CRC32C",
             "password": "",

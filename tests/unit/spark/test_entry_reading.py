@@ -165,11 +165,13 @@ async def test_a_ledger_with_a_password_is_read_with_it() -> None:
             await here.read(await here.segment(writer), 0, 0)
 
 
-async def test_an_offloaded_ledger_says_so() -> None:
+async def test_an_offloaded_ledger_says_so_and_one_that_was_deleted_is_gone() -> None:
     async with world() as here:
-        ledger = SegmentLedger(7, 3, 30, True, 1, 0, None, b"", DigestType.CRC32C, b"")
+        ledger = SegmentLedger(7, 3, 30, True, 1, 0, None, b"", DigestType.CRC32C, b"", offloaded=True)
         with pytest.raises(LedgerOffloadedError):
             await here.read(ledger, 0, 2)
+        with pytest.raises(NoSuchLedgerError):
+            await here.read(replace(ledger, offloaded=False), 0, 2)
 
 
 async def test_who_stops_early_leaves_nothing_under_way() -> None:

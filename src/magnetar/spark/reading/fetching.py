@@ -36,7 +36,7 @@ from magnetar.spark.reading.gaps import deleted, tolerate
 from magnetar.spark.reading.options import ReadOptions, ReadVia
 from magnetar.spark.reading.ranges import Range
 from magnetar.spark.reading.resolving import spot_of
-from magnetar.spark.reading.spots import Spot
+from magnetar.spark.reading.spots import UNKNOWN, Spot
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.pulsar.entry import BROKER_ENTRY_MAGIC, messages_in, parse_entry
 
@@ -128,7 +128,13 @@ class Fetcher:
             tolerate(await self._trouble(wanted, None), fail_on_data_loss=self._options.fail_on_data_loss)
 
     async def _index_at(self, wanted: Range, entry_id: int) -> int:
-        return (await spot_of(self._source, wanted.topic, f"{wanted.ledger.ledger_id}:{entry_id}")).index
+        spot = await spot_of(self._source, wanted.topic, f"{wanted.ledger.ledger_id}:{entry_id}")
+        if spot.index == UNKNOWN:
+            raise DataLossError(
+                f"entry {spot} of {wanted.topic} carries no index, and entries that would tell it are lost: it cannot "
+                "be numbered. magnetar pipeline scrub finds all such entries"
+            )
+        return spot.index
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 

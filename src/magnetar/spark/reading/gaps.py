@@ -6,6 +6,8 @@
                was read to its end is gone.
     another    the spot lies behind the end, or its index does not fit: the topic was deleted and made anew, or the
                cluster was restored from an older state.
+    untold     it lies before the first entry that is left, and that one cannot be read now: nobody can tell whether
+               anything was between. Worth waiting for, as its bookies may come back.
     loss       an entry that the topic lists and nobody can give: not here, whoever reads finds out (fetching.py).
 
 With failOnDataLoss (the default) all but the second are errors; without it, the query goes on with what is there, and
@@ -17,7 +19,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from magnetar.errors import DataLossError, DataTrimmedError, TopicRecreatedError
+from magnetar.errors import DataLossError, DataTrimmedError, GapUntoldError, TopicRecreatedError
 from magnetar.spark.cluster_values import Segments
 from magnetar.spark.reading.spots import UNKNOWN, Spot
 
@@ -42,7 +44,8 @@ def earliest_of(segments: Segments) -> Spot:
     earliest = segments.earliest
     for ledger in segments.ledgers:
         if ledger.ledger_id == earliest.ledger_id:
-            return Spot(*earliest, 0, ledger.first_index if earliest.entry_id == 0 else UNKNOWN)
+            index = ledger.first_index if earliest.entry_id == 0 else None
+            return Spot(*earliest, 0, UNKNOWN if index is None else index)
     return Spot(*earliest, 0, segments.next_index if earliest > segments.last_confirmed else UNKNOWN)
 
 
@@ -53,8 +56,10 @@ def begin_at(spot: Spot, segments: Segments) -> Begin:
         return _behind_end(spot, end, earliest, segments.topic)
     if spot >= earliest:
         return Begin(spot)
-    if spot.index == UNKNOWN or earliest.index == UNKNOWN:
+    if spot.index == UNKNOWN:
         return Begin(earliest, _trimmed(segments.topic, spot, earliest, "messages"))
+    if earliest.index == UNKNOWN:
+        return Begin(earliest, _untold(segments.topic, spot, earliest))
     if spot.index > earliest.index:
         return Begin(earliest, _another(segments.topic, spot, earliest, "now begins with a lower index"))
     missing = earliest.index - spot.index
@@ -96,6 +101,14 @@ def _trimmed(topic: str, spot: Spot, earliest: Spot, what: str) -> DataTrimmedEr
         f"{what} of {topic} are gone: the query was to begin at {spot}, and the first entry left is {earliest}. They "
         "were not lost: retention removed them, as the namespace's policies say, or compaction has moved on. Keep them "
         f"longer, or hold them with option subscription. {_GO_ON}"
+    )
+
+
+def _untold(topic: str, spot: Spot, earliest: Spot) -> GapUntoldError:
+    return GapUntoldError(
+        f"whether messages of {topic} are gone cannot be told: the query was to begin at {spot}, index {spot.index}, "
+        f"and the first entry left, {earliest}, cannot be read. Its bookies are away, or it is lost: magnetar pipeline "
+        f"scrub finds out. {_GO_ON}"
     )
 
 

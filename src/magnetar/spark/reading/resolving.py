@@ -68,7 +68,8 @@ async def _begin(finder: PlaceFinder, place: PlaceText, part: TopicPart, segment
 
 def _at_index(index: int, spot: Spot, segments: Segments) -> Begin:
     earliest = earliest_of(segments)
-    if earliest.index != UNKNOWN and index < earliest.index:
+    first_left = spot.index if earliest.index == UNKNOWN else earliest.index
+    if index < first_left:
         return begin_at(Spot(*BEFORE_ALL, 0, index), segments)
     return Begin(max(spot, earliest))
 

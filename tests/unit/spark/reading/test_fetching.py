@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -18,10 +19,12 @@ from magnetar.errors import (
 )
 from magnetar.ledger.parts import Parts
 from magnetar.spark import entry_reading
+from magnetar.spark.cluster_values import FoundPlace
 from magnetar.spark.decoding.runs import EntryRun
 from magnetar.spark.reading import fetching
 from magnetar.spark.reading.fetching import EntrySource, Fetcher
 from magnetar.spark.reading.ranges import Range
+from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import Entry
 from magnetar.wire.pulsar.entry import broker_entry_header
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
@@ -97,6 +100,20 @@ async def test_the_index_is_counted_where_entries_carry_none_and_asked_for_in_th
     assert source.asked == []
     assert [run.first_index for run in await fetched(source, wanted(3, 6))] == [103, 105]
     assert source.asked == ["place 5:3 orders"]
+
+
+async def test_an_entry_without_an_index_that_nobody_can_tell_is_not_numbered() -> None:
+    source = Source(has_index=False)
+    asked = replace(wanted(), ledger=replace(LEDGER, first_index=None))
+    assert [run.first_index for run in await fetched(source, asked)] == [100, 102, 104, 106, 108]
+    assert source.asked == ["place 5:0 orders"]
+
+    async def place(topic: str, text: str) -> FoundPlace:
+        return FoundPlace(Position(5, 0), -1, None)
+
+    source.place = place  # type: ignore[method-assign]
+    with pytest.raises(DataLossError, match="cannot be numbered"):
+        await fetched(source, asked)
 
 
 async def test_the_broker_takes_over_where_bookies_cannot_be_reached(

@@ -18,6 +18,7 @@ from magnetar.spark.reading import following, heads
 from magnetar.spark.reading.following import Follower
 from magnetar.spark.reading.shares import Limit
 from magnetar.spark.reading.spots import Spot, Spots
+from magnetar.testing.waiting import until
 from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments
 
 ALL = Limit()
@@ -48,7 +49,7 @@ def follower(cluster: FakeCluster, **given: str) -> Follower:
     return Follower(cluster, Subscriptions(), options(**given), cores=2)  # type: ignore[arg-type]
 
 
-def chain(*ledgers: tuple[int, int, int], topic: str = "orders") -> FakeCluster:
+def chain(*ledgers: tuple[int, int, int | None], topic: str = "orders") -> FakeCluster:
     cluster = FakeCluster()
     cluster.set(topic, *(ledger(*each) for each in ledgers))
     return cluster
@@ -149,6 +150,16 @@ async def test_a_batch_that_was_trimmed_before_it_was_read_is_an_error_that_says
     with pytest.raises(DataTrimmedError, match="2 messages"):
         await follower(cluster).plan(start, end)
     assert entries(await follower(cluster, failOnDataLoss="false").plan(start, end)) == [(4, 0, 1)]
+
+
+async def test_a_gap_that_cannot_be_told_is_waited_for() -> None:
+    cluster = chain((4, 6, None), (6, 1, 16))
+    one = follower(cluster)
+    start, end = {TOPIC: Spot(1, 10, 0, 10)}, {TOPIC: Spot(4, 2, 0, 12)}
+    planning = asyncio.create_task(one.plan(start, end))
+    await until(lambda: len(cluster.asked) > 1, "it has asked again")
+    cluster.set("orders", ledger(4, 6, 10), ledger(6, 1, 16))
+    assert entries(await planning) == [(4, 0, 1)]
 
 
 async def test_a_topic_made_anew_under_the_query_is_noticed_whether_it_has_fewer_or_more_messages() -> None:

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from magnetar.errors import DataLossError, DataTrimmedError, TopicRecreatedError
-from magnetar.spark.reading.gaps import begin_at, require_reached, tolerate
-from magnetar.spark.reading.spots import Spot
+from magnetar.errors import DataLossError, DataTrimmedError, GapUntoldError, TopicRecreatedError
+from magnetar.spark.reading.gaps import begin_at, earliest_of, require_reached, tolerate
+from magnetar.spark.reading.spots import UNKNOWN, Spot
 from tests.unit.spark.reading.topic_world import ledger, segments
 
 LEFT = segments(ledger(5, 10, first_index=100), ledger(8, 4, first_index=110))
@@ -30,6 +30,16 @@ def test_messages_that_retention_removed_are_a_gap_with_a_number() -> None:
 def test_a_ledger_that_was_read_to_its_end_may_go_without_a_gap() -> None:
     begin = begin_at(Spot(3, 17, 0, 100), LEFT)
     assert (begin.spot, begin.trouble) == (Spot(5, 0), None)
+
+
+def test_a_first_entry_that_cannot_be_read_leaves_untold_whether_there_is_a_gap() -> None:
+    untold = segments(ledger(5, 10, first_index=None), ledger(8, 4, first_index=110))
+    assert earliest_of(untold).index == UNKNOWN
+    begin = begin_at(Spot(3, 17, 0, 100), untold)
+    assert (begin.spot, type(begin.trouble)) == (Spot(5, 0), GapUntoldError)
+    assert begin.trouble is not None
+    assert begin.trouble.retryable
+    assert begin_at(Spot(5, 3, 0, 103), untold).trouble is None
 
 
 def test_a_topic_made_anew_is_not_taken_for_the_old_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.errors import ConfigError, DataLossError, DataTrimmedError
+from magnetar.errors import ConfigError, DataLossError, DataTrimmedError, GapUntoldError
 from magnetar.spark.reading.batch_plan import TimeRange, plan_batch, times_of
 from magnetar.spark.reading.ranges import Range
 from magnetar.spark.reading.resolving import end_spot, start_spot
@@ -50,6 +50,18 @@ async def test_a_message_that_was_asked_for_and_is_gone_is_trouble() -> None:
     assert (spot, type(trouble)) == (Spot(5, 0), DataTrimmedError)
     _, trouble = await begin(startingOffsets="index:90")
     assert "10 messages" in str(trouble)
+
+
+async def test_a_first_entry_that_cannot_be_read_keeps_nothing_else_from_being_read() -> None:
+    unreadable = segments(ledger(5, 10, first_index=None), ledger(8, 4, first_index=110))
+    cluster = FakeCluster(orders=unreadable)
+    assert [(each.ledger.ledger_id, each.first) for each in await ranges_of(cluster)] == [(5, 0), (8, 0)]
+    assert [each.ledger.ledger_id for each in await ranges_of(cluster, startingOffsets="8:0")] == [8]
+    assert [each.ledger.ledger_id for each in await ranges_of(cluster, startingOffsets="index:112")] == [8]
+    assert [each.ledger.ledger_id for each in await ranges_of(cluster, endingOffsets="5:3")] == [5]
+    assert (await ranges_of(cluster))[0].first_index is None
+    with pytest.raises(GapUntoldError):
+        await ranges_of(cluster, startingOffsets="index:90")  # The first that tells its index has 110.
 
 
 async def test_a_message_id_of_another_topic_is_trouble() -> None:

@@ -16,7 +16,7 @@ TOPIC = "persistent://public/default/orders"
 CLUSTER = ClusterOptions("pulsar://broker:6650", "http://broker:8080")
 
 
-def ledger(ledger_id: int, entries: int, first_index: int = 0, size_bytes: int | None = None) -> SegmentLedger:
+def ledger(ledger_id: int, entries: int, first_index: int | None = 0, size_bytes: int | None = None) -> SegmentLedger:
     size = entries * 1_000 if size_bytes is None else size_bytes
     return SegmentLedger(ledger_id, entries, size, True, 1, first_index, None, b"m", DigestType.CRC32C, b"")
 
@@ -25,6 +25,7 @@ def segments(*ledgers: SegmentLedger, topic: str = TOPIC) -> Segments:
     """One message in each entry."""
     filled = [each for each in ledgers if each.entries]
     last = Position(filled[-1].ledger_id, filled[-1].entries - 1) if filled else Position(ledgers[0].ledger_id, -1)
+    assert ledgers[-1].first_index is not None
     next_index = ledgers[-1].first_index + ledgers[-1].entries
     earliest = Position(filled[0].ledger_id, 0) if filled else Position(ledgers[-1].ledger_id, 0)
     return Segments(topic, last, next_index, earliest, False, ledgers)
@@ -106,5 +107,6 @@ def positions(found: Segments) -> list[tuple[Position, int]]:
     return [
         (Position(each.ledger_id, entry), each.first_index + entry)
         for each in found.ledgers
+        if each.first_index is not None
         for entry in range(each.entries)
     ]
