@@ -2,6 +2,9 @@
 
 Spots:     an offset names the next message of each topic partition. It never goes back: what would make it go back is
            an error (gaps.py), or, without failOnDataLoss, a gap that is logged.
+Begin:     places such as "latest" are looked up once for each query. Spark asks for the initial offset twice before the
+           first batch is read, and again after a restart in it: the end of that batch carries where it begins, and
+           Spark shows the last offset there is to a reader that begins anew, as a batch from it to itself.
 New:       partitions and topics that appear while the query runs begin with their first message. Those that were there
            when it began begin where startingOffsets says.
 Patience:  Spark ends a query for any error here. A broker that is away is waited for, up to a limit.
@@ -27,7 +30,7 @@ from magnetar.spark.reading.places import LATEST
 from magnetar.spark.reading.ranges import Range, Split, ranges_between, stream_splits
 from magnetar.spark.reading.resolving import check_names, spot_of, start_spot
 from magnetar.spark.reading.shares import Limit, Share, shares
-from magnetar.spark.reading.spots import UNKNOWN, Spot, Spots
+from magnetar.spark.reading.spots import UNKNOWN, Offset, Spot, Spots
 from magnetar.spark.reading.topics import TopicPart, find_parts, is_meant
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class Follower:
         self._heads = Heads(cluster)
         self._parts: list[TopicPart] = []
         self._looked_at: float | None = None
+        self._begin: Spots | None = None
+        """Where the query began, or begins; None: not asked for."""
         self._firsts: Spots = {}
         """Of parts that came since the query began: their first message."""
         self._target: Spots | None = None
@@ -61,8 +66,22 @@ class Follower:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
-    async def initial(self) -> Spots:
-        """Where a new query begins."""
+    async def initial(self) -> Offset:
+        """Where a new query begins; its subscription holds everything from there on."""
+        begin = await self.begin()
+        if self._options.subscription:
+            await gather_bounded(self._hold(part, spot) for part, spot in begin.items() if part not in self._shown)
+        return Offset(begin)
+
+    async def begin(self) -> Spots:
+        """The same, however often it is asked for."""
+        if self._begin is None:
+            self._begin = await self._resolved()
+            if self._target is not None:  # What came since is not read, and an end never lies before its beginning.
+                self._target |= {part: max(spot, self._target.get(part, spot)) for part, spot in self._begin.items()}
+        return self._begin
+
+    async def _resolved(self) -> Spots:
         await self._look_for_parts()
         names = {part.name: part.topic for part in self._parts}
         check_names(self._options.places.unknown_topics(names), self._options.subject)
@@ -73,16 +92,27 @@ class Follower:
         segments = await self._cluster.segments(part.name)
         bound = self._options.places.start
         begin = await start_spot(self._cluster, bound, part, segments, otherwise=LATEST, time=bound.time)
-        tolerate(begin.trouble, fail_on_data_loss=self._options.fail_on_data_loss)
-        if self._options.subscription:
-            await self._admin.place_subscription(part.name, self._options.subscription, begin.spot)
-            self._shown[part.name] = begin.spot
+        self._tolerate(begin.trouble)
         return begin.spot
 
-    async def latest(self, start: Spots, limit: Limit) -> Spots:
+    async def _hold(self, part: str, spot: Spot) -> None:
+        await self._admin.place_subscription(part, self._options.subscription, spot)
+        self._shown[part] = spot
+
+    async def latest(self, start: Offset, limit: Limit) -> Offset:
         """How far the next batch goes: `start` itself if nothing comes within half a second."""
-        self._check_ours(start)
+        self._check_ours(start.spots)
+        if self._is_initial(start):
+            return Offset(await self._latest(start.spots, limit), begin=start.spots)
         await self.commit(start)  # Spark asks when the batch before is done; its own `commit` comes a batch later.
+        latest = await self._latest(start.spots, limit)
+        return start if latest is start.spots else Offset(latest)
+
+    def _is_initial(self, start: Offset) -> bool:
+        """Not the end of a batch: that of the first one carries its beginning."""
+        return start.begin is None and start.spots == self._begin
+
+    async def _latest(self, start: Spots, limit: Limit) -> Spots:
         ends = await self._patiently(lambda: self._ends(start))
         if ends == start and self._target is None:
             await self._heads.wait_news()
@@ -96,19 +126,23 @@ class Follower:
         self._target = None
         self._target = await self._patiently(lambda: self._ends({}))
 
-    def known(self) -> Spots | None:
+    def known(self) -> Offset | None:
         """How far topics have come, as last seen."""
-        tails = self._heads.tails
-        return {part: Spot.behind(tail.last_confirmed, tail.next_index) for part, tail in tails.items()} or None
+        tails = {part: Spot.behind(tail.last_confirmed, tail.next_index) for part, tail in self._heads.tails.items()}
+        return Offset(tails) if tails else None
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    async def plan(self, start: Spots, end: Spots) -> list[Split]:
+    async def plan(self, start: Offset, end: Offset) -> list[Split]:
         """What lies between two offsets. The same offsets may come again after a restart."""
-        self._check_ours(start | end)
-        moved = [part for part in sorted(end) if start.get(part) != end[part]]
+        self._check_ours(start.spots | end.spots)
+        if start == end:
+            self._begin = self._begin if end.begin is None else end.begin  # It is not looked up again.
+            return []
+        begin = end.begin if end.begin is not None and self._is_initial(start) else start.spots
+        moved = {part: spot for part, spot in sorted(end.spots.items()) if begin.get(part) != spot}
         found = await self._patiently(
-            lambda: gather_bounded(self._ranges_of(part, start.get(part), end[part]) for part in moved)
+            lambda: gather_bounded(self._ranges_of(part, begin.get(part), spot) for part, spot in moved.items())
         )
         ranges = [each for ranges in found for each in ranges]
         return stream_splits(ranges, self._cores, self._options.partitions_min)
@@ -129,11 +163,11 @@ class Follower:
             spot = begin.spot
         return ranges_between(segments, TopicPart(name).partition, spot, end)
 
-    async def commit(self, end: Spots) -> None:
+    async def commit(self, end: Offset) -> None:
         """Everything before was processed: the subscription shows it. It is not the truth, so it does not fail."""
         if not self._options.subscription:
             return
-        for part, spot in sorted(end.items()):
+        for part, spot in sorted(end.spots.items()):
             if self._shown.get(part) != spot:
                 await self._show(part, spot)
 

@@ -3,6 +3,8 @@
 JSON:      {"persistent://t/n/x-partition-0": {"b": -1, "e": 4711, "i": 98765, "l": 12}, …, "v": 1}
            = the next message to read: ledger, entry, how many messages of the entry's batch come before it (-1: none),
            and its index (-1: not known). Keys are sorted: Spark compares offsets as text.
+Begin:     the end of a query's first batch has "begin", too: where that batch begins. Spark keeps the ends of batches
+           alone and asks for the beginning of the first one anew, by when "latest" or "-10m" is another place.
 Index:     it goes on where ledgers come and go, so it tells what a position cannot: whether the entries between a spot
            and the first that is left were ever there (gaps.py).
 """
@@ -18,6 +20,7 @@ from magnetar.topic.position import Position
 
 VERSION: Final = 1
 _VERSION_KEY: Final = "v"
+_BEGIN_KEY: Final = "begin"
 UNKNOWN: Final = -1
 _FIELDS: Final = ("b", "e", "i", "l")
 
@@ -54,16 +57,29 @@ Spots = dict[str, Spot]
 """Full name of a topic without partitions, or of one partition → spot."""
 
 
-def to_json(spots: Mapping[str, Spot]) -> dict[str, Any]:
-    offset: dict[str, Any] = {
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What Spark knows of a stream: between two of them lies a batch."""
+
+    spots: Spots
+    begin: Spots | None = None
+    """Of the end of a query's first batch: the spots that it begins with."""
+
+
+def to_json(offset: Offset) -> dict[str, Any]:
+    begin = {} if offset.begin is None else {_BEGIN_KEY: _spots_json(offset.begin)}
+    # Names of topics begin with "persistent", so this is in order.
+    return {**begin, **_spots_json(offset.spots), _VERSION_KEY: VERSION}
+
+
+def _spots_json(spots: Mapping[str, Spot]) -> dict[str, Any]:
+    return {
         part: {"b": spot.skipped or -1, "e": spot.entry_id, "i": spot.index, "l": spot.ledger_id}
         for part, spot in sorted(spots.items())
     }
-    offset[_VERSION_KEY] = VERSION  # Names of topics begin with "persistent", so this is in order.
-    return offset
 
 
-def from_json(offset: Mapping[str, Any]) -> Spots:
+def from_json(offset: Mapping[str, Any]) -> Offset:
     """Of a checkpoint, which may be from anywhere. CheckpointMismatchError."""
     version = offset.get(_VERSION_KEY)
     if version != VERSION:
@@ -71,7 +87,15 @@ def from_json(offset: Mapping[str, Any]) -> Spots:
             f"the checkpoint has offsets that this release cannot read ({_VERSION_KEY} is {version!r}, not {VERSION}): "
             "of another source, or of a newer release. Use what wrote it, or another checkpointLocation"
         )
-    return {part: _spot(part, value) for part, value in sorted(offset.items()) if part != _VERSION_KEY}
+    parts = {part: value for part, value in offset.items() if part not in (_VERSION_KEY, _BEGIN_KEY)}
+    begin = offset.get(_BEGIN_KEY)
+    if begin is not None and not isinstance(begin, dict):
+        raise CheckpointMismatchError(f"the checkpoint does not say where its query began: {begin!r}")
+    return Offset(_spots(parts), None if begin is None else _spots(begin))
+
+
+def _spots(parts: Mapping[str, Any]) -> Spots:
+    return {part: _spot(part, value) for part, value in sorted(parts.items())}
 
 
 def _spot(part: str, value: Any) -> Spot:

@@ -21,7 +21,7 @@ from magnetar.spark.reading.following import PATIENCE_S, Follower
 from magnetar.spark.reading.options import ReadOptions
 from magnetar.spark.reading.rows import RowReader
 from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Spots, from_json, to_json
+from magnetar.spark.reading.spots import Offset, from_json, to_json
 from magnetar.spark.worker_memory import freeze_imports
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class StreamReaderBase(DataSourceStreamReader):
         return {**self.__dict__, "_follower": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        async def work(follower: Follower) -> Spots:
+        async def work(follower: Follower) -> Offset:
             return await follower.initial()
 
         return to_json(self._ask(work))
@@ -75,9 +75,9 @@ class StreamReaderBase(DataSourceStreamReader):
 
     def _latest(self, start: dict[str, Any], limit: Limit) -> dict[str, Any]:
         async def work(follower: Follower) -> dict[str, Any]:
-            spots = from_json(start)
-            latest = await follower.latest(spots, limit)
-            return start if latest is spots else to_json(latest)
+            offset = from_json(start)
+            latest = await follower.latest(offset, limit)
+            return start if latest is offset else to_json(latest)
 
         return self._ask(work)
 

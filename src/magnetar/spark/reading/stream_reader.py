@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 
 from magnetar.spark.reading.following import Follower
 from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Spots, to_json
+from magnetar.spark.reading.spots import Offset, to_json
 from magnetar.spark.reading.stream_base import StreamReaderBase
 
 
@@ -41,7 +41,7 @@ class StreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         return Limit()  # Spark wants all there is, whatever the options say.
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        async def work(follower: Follower) -> Spots | None:
+        async def work(follower: Follower) -> Offset | None:
             return follower.known()
 
         known = self._ask(work)

@@ -17,7 +17,7 @@ from magnetar.errors import (
 from magnetar.spark.reading import following, heads
 from magnetar.spark.reading.following import Follower
 from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Spot, Spots
+from magnetar.spark.reading.spots import Offset, Spot
 from magnetar.testing.waiting import until
 from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments
 
@@ -55,16 +55,20 @@ def chain(*ledgers: tuple[int, int, int | None], topic: str = "orders") -> FakeC
     return cluster
 
 
+def at(ledger_id: int, entry_id: int, index: int = -1) -> Offset:
+    return Offset({TOPIC: Spot(ledger_id, entry_id, 0, index)})
+
+
 def entries(splits: Any) -> list[tuple[int, int, int]]:
     return [(each.ledger.ledger_id, each.first, each.last) for split in splits for each in split.ranges]
 
 
 async def test_a_new_stream_begins_with_what_is_to_come_or_where_it_is_told() -> None:
     cluster = chain((1, 10, 0))
-    assert await follower(cluster).initial() == {TOPIC: Spot(1, 10)}
+    assert await follower(cluster).initial() == at(1, 10)
     begun = await follower(cluster, startingOffsets="earliest").initial()
-    assert begun == {TOPIC: Spot(1, 0)}
-    assert begun[TOPIC].index == 0
+    assert begun == at(1, 0)
+    assert begun.spots[TOPIC].index == 0
 
 
 async def test_a_topic_that_does_not_exist_is_an_error_at_the_start() -> None:
@@ -77,10 +81,10 @@ async def test_offsets_go_on_with_the_topic_and_stay_when_nothing_comes() -> Non
     one = follower(cluster, startingOffsets="earliest")
     start = await one.initial()
     latest = await one.latest(start, ALL)
-    assert (latest, latest[TOPIC].index) == ({TOPIC: Spot(1, 10)}, 10)
+    assert (latest.spots, latest.spots[TOPIC].index) == ({TOPIC: Spot(1, 10)}, 10)
     assert await one.latest(latest, ALL) is latest
     cluster.set("orders", ledger(1, 10, 0), ledger(4, 2, 10))
-    assert await one.latest(latest, ALL) == {TOPIC: Spot(4, 2)}
+    assert await one.latest(latest, ALL) == at(4, 2)
 
 
 async def test_a_ledger_without_messages_is_no_news() -> None:
@@ -89,16 +93,16 @@ async def test_a_ledger_without_messages_is_no_news() -> None:
     start = await one.initial()
     empty = segments(ledger(1, 10, 0), ledger(6, 0, 10))
     cluster.topics[TOPIC] = empty
-    assert await one.latest(start, ALL) is start
+    assert (await one.latest(start, ALL)).spots == start.spots
 
 
 async def test_a_limit_in_messages_cuts_at_entries_and_knows_the_index() -> None:
     cluster = chain((1, 10, 0))
     one = follower(cluster, startingOffsets="earliest")
     limited = await one.latest(await one.initial(), Limit(messages=4))
-    assert (limited, limited[TOPIC].index) == ({TOPIC: Spot(1, 4)}, 4)
+    assert (limited.spots, limited.spots[TOPIC].index) == ({TOPIC: Spot(1, 4)}, 4)
     limited = await one.latest(limited, Limit(size_bytes=3_000))
-    assert limited == {TOPIC: Spot(1, 7)}
+    assert limited == at(1, 7)
 
 
 async def test_a_query_that_ends_with_what_is_there_never_sees_more() -> None:
@@ -108,9 +112,9 @@ async def test_a_query_that_ends_with_what_is_there_never_sees_more() -> None:
     start = await one.initial()
     cluster.set("orders", ledger(1, 15, 0))
     half = await one.latest(start, Limit(messages=6))
-    assert half == {TOPIC: Spot(1, 6)}
+    assert half.spots == {TOPIC: Spot(1, 6)}
     latest = await one.latest(half, Limit(messages=6))
-    assert latest == {TOPIC: Spot(1, 10)}
+    assert latest == at(1, 10)
     assert await one.latest(latest, ALL) is latest
 
 
@@ -122,9 +126,9 @@ async def test_partitions_that_appear_while_it_runs_are_read_from_their_beginnin
     cluster.partition_counts = {TOPIC: 2}
     cluster.set("orders-partition-1", ledger(9, 3, 0))
     latest = await one.latest(start, ALL)
-    assert latest == {f"{TOPIC}-partition-0": Spot(1, 5), f"{TOPIC}-partition-1": Spot(9, 3)}
+    assert latest.spots == {f"{TOPIC}-partition-0": Spot(1, 5), f"{TOPIC}-partition-1": Spot(9, 3)}
     assert entries(await one.plan(start, latest)) == [(9, 0, 2)]
-    assert (await one.latest(start, Limit(messages=1)))[f"{TOPIC}-partition-1"] == Spot(9, 1)
+    assert (await one.latest(start, Limit(messages=1))).spots[f"{TOPIC}-partition-1"] == Spot(9, 1)
 
 
 async def test_topics_that_come_to_match_are_read_too() -> None:
@@ -133,20 +137,20 @@ async def test_topics_that_come_to_match_are_read_too() -> None:
     start = await one.initial()
     cluster.set("orders-2", ledger(7, 2, 0))
     cluster.set("other", ledger(8, 2, 0))
-    assert set(await one.latest(start, ALL)) == {f"{TOPIC}-1", f"{TOPIC}-2"}
+    assert set((await one.latest(start, ALL)).spots) == {f"{TOPIC}-1", f"{TOPIC}-2"}
 
 
 async def test_a_batch_reads_what_lies_between_two_offsets_and_nothing_for_equal_ones() -> None:
     cluster = chain((1, 10, 0), (4, 6, 10))
     one = follower(cluster)
-    start, end = {TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(4, 2, 0, 12)}
+    start, end = at(1, 8, 8), at(4, 2, 12)
     assert entries(await one.plan(start, end)) == [(1, 8, 9), (4, 0, 1)]
     assert await one.plan(end, end) == []
 
 
 async def test_a_batch_that_was_trimmed_before_it_was_read_is_an_error_that_says_so() -> None:
     cluster = chain((4, 6, 10))
-    start, end = {TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(4, 2, 0, 12)}
+    start, end = at(1, 8, 8), at(4, 2, 12)
     with pytest.raises(DataTrimmedError, match="2 messages"):
         await follower(cluster).plan(start, end)
     assert entries(await follower(cluster, failOnDataLoss="false").plan(start, end)) == [(4, 0, 1)]
@@ -155,7 +159,7 @@ async def test_a_batch_that_was_trimmed_before_it_was_read_is_an_error_that_says
 async def test_a_gap_that_cannot_be_told_is_waited_for() -> None:
     cluster = chain((4, 6, None), (6, 1, 16))
     one = follower(cluster)
-    start, end = {TOPIC: Spot(1, 10, 0, 10)}, {TOPIC: Spot(4, 2, 0, 12)}
+    start, end = at(1, 10, 10), at(4, 2, 12)
     planning = asyncio.create_task(one.plan(start, end))
     await until(lambda: len(cluster.asked) > 1, "it has asked again")
     cluster.set("orders", ledger(4, 6, 10), ledger(6, 1, 16))
@@ -163,7 +167,7 @@ async def test_a_gap_that_cannot_be_told_is_waited_for() -> None:
 
 
 async def test_a_topic_made_anew_under_the_query_is_noticed_whether_it_has_fewer_or_more_messages() -> None:
-    start = {TOPIC: Spot(1, 8, 0, 8)}
+    start = at(1, 8, 8)
     for count in (3, 20):
         cluster = chain((50, count, 0))
         one = follower(cluster)
@@ -174,32 +178,97 @@ async def test_a_topic_made_anew_under_the_query_is_noticed_whether_it_has_fewer
 
 
 async def test_a_topic_deleted_under_the_query_is_noticed() -> None:
-    start = {TOPIC: Spot(1, 8, 0, 8)}
+    start = at(1, 8, 8)
     with pytest.raises(TopicRecreatedError, match="deleted"):
         await follower(FakeCluster()).latest(start, ALL)
     one = follower(FakeCluster(), failOnDataLoss="false")
     assert await one.latest(start, ALL) is start
-    assert await one.plan(start, {TOPIC: Spot(1, 9, 0, 9)}) == []
+    assert await one.plan(start, at(1, 9, 9)) == []
 
 
 async def test_a_topic_deleted_before_a_query_that_ends_with_what_is_there_is_noticed_too() -> None:
     one = follower(FakeCluster())
     await one.available_now()
     with pytest.raises(TopicRecreatedError, match="deleted"):
-        await one.latest({TOPIC: Spot(1, 8, 0, 8)}, ALL)
+        await one.latest(at(1, 8, 8), ALL)
 
 
 async def test_an_end_that_the_topic_does_not_reach_is_noticed() -> None:
     with pytest.raises(TopicRecreatedError):
-        await follower(chain((1, 10, 0))).plan({TOPIC: Spot(1, 8, 0, 8)}, {TOPIC: Spot(1, 20, 0, 20)})
+        await follower(chain((1, 10, 0))).plan(at(1, 8, 8), at(1, 20, 20))
 
 
 async def test_a_checkpoint_of_another_topic_is_refused() -> None:
-    foreign: Spots = {"persistent://public/default/other": Spot(1, 0)}
+    foreign = Offset({"persistent://public/default/other": Spot(1, 0)})
     with pytest.raises(CheckpointMismatchError, match=r"other.*orders.*checkpointLocation"):
         await follower(chain((1, 10, 0))).latest(foreign, ALL)
     with pytest.raises(CheckpointMismatchError):
         await follower(chain((1, 10, 0))).plan(foreign, foreign)
+
+
+@pytest.mark.parametrize("place", ["latest", "-3"])
+async def test_a_query_begins_where_it_was_first_told_though_the_topic_grows(place: str) -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster, startingOffsets=place)
+    start = await one.initial()
+    cluster.set("orders", ledger(1, 11, 0))
+    end = await one.latest(start, ALL)
+    assert await one.initial() == start
+    assert entries(await one.plan(await one.initial(), end)) == [(1, 10 if place == "latest" else 7, 10)]
+
+
+async def interrupted(cluster: FakeCluster, **given: str) -> Offset:
+    """The end of a first batch that is not done when its query ends; the topic has grown since."""
+    before = follower(cluster, **given)
+    end = await before.latest(await before.initial(), ALL)
+    cluster.set("orders", ledger(1, 15, 0))
+    return end
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+async def test_a_first_batch_that_is_done_again_begins_where_it_was_to_begin(is_shown: bool) -> None:
+    cluster = chain((1, 10, 0))
+    end = await interrupted(cluster, startingOffsets="-3")
+    again = follower(cluster, startingOffsets="-3")
+    if is_shown:  # As Spark does it, before it asks for anything.
+        assert await again.plan(end, end) == []
+    start = await again.initial()
+    assert start == (at(1, 7) if is_shown else at(1, 12))
+    assert entries(await again.plan(start, end)) == [(1, 7, 9)]
+    following = await again.latest(end, ALL)
+    assert following == at(1, 15)
+    assert entries(await again.plan(end, following)) == [(1, 10, 14)]
+
+
+async def test_a_checkpoint_that_does_not_say_where_it_began_is_gone_on_with() -> None:
+    again = follower(chain((1, 15, 0)), startingOffsets="-3")
+    old = at(1, 10, 10)
+    assert await again.plan(old, old) == []
+    assert entries(await again.plan(await again.initial(), old)) == []
+    following = await again.latest(old, ALL)
+    assert entries(await again.plan(old, following)) == [(1, 10, 14)]
+
+
+async def test_a_first_batch_that_is_done_again_is_held_from_its_beginning_on() -> None:
+    cluster = chain((1, 10, 0))
+    end = await interrupted(cluster, startingOffsets="-3")
+    again = follower(cluster, startingOffsets="-3", subscription="spark")
+    await again.plan(end, end)
+    await again.plan(await again.initial(), end)
+    shown: Any = again._admin
+    assert shown.places == [("orders", "spark", Spot(1, 7))]
+
+
+async def test_a_query_that_begins_behind_what_it_is_to_end_with_ends_where_it_begins() -> None:
+    cluster = chain((1, 10, 0))
+    one = follower(cluster)
+    await one.available_now()
+    cluster.set("orders", ledger(1, 12, 0))
+    start = await one.initial()
+    end = await one.latest(start, ALL)
+    assert end.spots == start.spots == {TOPIC: Spot(1, 12)}
+    assert await one.plan(start, end) == []
+    assert await one.latest(end, ALL) is end
 
 
 async def test_a_broker_that_is_away_for_a_while_is_waited_for() -> None:
@@ -207,7 +276,7 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for() -> None:
     one = follower(cluster, startingOffsets="earliest")
     start = await one.initial()
     cluster.errors = [BrokerUnavailableError("gone"), BrokerUnavailableError("gone")]
-    assert await one.latest(start, ALL) == {TOPIC: Spot(1, 10)}
+    assert (await one.latest(start, ALL)).spots == {TOPIC: Spot(1, 10)}
 
 
 async def test_a_broker_that_stays_away_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,12 +295,12 @@ async def test_a_subscription_shows_progress_and_never_ends_the_query() -> None:
     shown: Any = one._admin
     start = await one.initial()
     await one.latest(start, Limit(messages=4))
-    await one.latest({TOPIC: Spot(1, 4, 0, 4)}, ALL)  # Asked when all before is done.
-    await one.commit({TOPIC: Spot(1, 4)})
+    await one.latest(at(1, 4, 4), ALL)  # Asked when all before is done.
+    await one.commit(at(1, 4))
     shown.errors = [BrokerUnavailableError("gone")]
-    await one.commit({TOPIC: Spot(1, 6)})
-    await one.commit({TOPIC: Spot(1, 6)})
-    assert shown.places == [("orders", "spark", spot) for spot in (start[TOPIC], Spot(1, 4), Spot(1, 6))]
+    await one.commit(at(1, 6))
+    await one.commit(at(1, 6))
+    assert shown.places == [("orders", "spark", spot) for spot in (start.spots[TOPIC], Spot(1, 4), Spot(1, 6))]
 
 
 async def test_a_poll_that_is_answered_wakes_whoever_waits() -> None:
@@ -247,10 +316,11 @@ async def test_a_poll_that_is_answered_wakes_whoever_waits() -> None:
     cluster.wait = wait  # type: ignore[method-assign]
     one = follower(cluster)
     start = await one.initial()
-    assert await one.latest(start, ALL) is start
-    waiting = asyncio.create_task(one.latest(start, ALL))
+    first = await one.latest(start, ALL)
+    assert await one.latest(first, ALL) is first
+    waiting = asyncio.create_task(one.latest(first, ALL))
     await asyncio.sleep(0)
     cluster.set("orders", ledger(1, 12, 0))
     news.set()
-    assert await waiting == {TOPIC: Spot(1, 12)}
+    assert await waiting == at(1, 12)
     one.close()

@@ -10,23 +10,35 @@ from hypothesis import strategies as st
 
 from magnetar.errors import CheckpointMismatchError
 from magnetar.spark.reading.shares import Limit, shares
-from magnetar.spark.reading.spots import Spot, from_json, to_json
+from magnetar.spark.reading.spots import Offset, Spot, from_json, to_json
 
 
 def test_offsets_are_the_same_text_however_they_came_about() -> None:
     spots = {"persistent://t/n/b": Spot(1, 2, 3, 4), "persistent://t/n/a": Spot(5, 6, 0, 7)}
-    text = json.dumps(to_json(spots))
-    assert text == json.dumps(to_json(dict(reversed(spots.items()))))
+    text = json.dumps(to_json(Offset(spots)))
+    assert text == json.dumps(to_json(Offset(dict(reversed(spots.items())))))
     assert text == (
         '{"persistent://t/n/a": {"b": -1, "e": 6, "i": 7, "l": 5}, '
         '"persistent://t/n/b": {"b": 3, "e": 2, "i": 4, "l": 1}, "v": 1}'
     )
     back = from_json(json.loads(text))
-    assert back == spots
-    assert {part: spot.index for part, spot in back.items()} == {part: spot.index for part, spot in spots.items()}
+    assert back == Offset(spots)
+    assert {part: spot.index for part, spot in back.spots.items()} == {part: spot.index for part, spot in spots.items()}
 
 
-@pytest.mark.parametrize("offset", [{}, {"v": 2}, {"v": 1, "persistent://t": {"l": 1}}, {"v": 1, "x": 5}])
+def test_the_end_of_a_first_batch_says_where_it_begins() -> None:
+    offset = Offset({"persistent://t/n/a": Spot(5, 6, 0, 7)}, begin={"persistent://t/n/a": Spot(5, 1, 0, 2)})
+    text = json.dumps(to_json(offset))
+    assert text == (
+        '{"begin": {"persistent://t/n/a": {"b": -1, "e": 1, "i": 2, "l": 5}}, '
+        '"persistent://t/n/a": {"b": -1, "e": 6, "i": 7, "l": 5}, "v": 1}'
+    )
+    assert from_json(json.loads(text)) == offset
+
+
+@pytest.mark.parametrize(
+    "offset", [{}, {"v": 2}, {"v": 1, "persistent://t": {"l": 1}}, {"v": 1, "x": 5}, {"v": 1, "begin": 5}]
+)
 def test_an_offset_that_is_none_of_ours_is_refused(offset: dict[str, object]) -> None:
     with pytest.raises(CheckpointMismatchError, match="checkpoint"):
         from_json(offset)

@@ -6,11 +6,14 @@ import inspect
 import pickle
 from typing import Any
 
+import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from magnetar.errors import DataTrimmedError, MagnetarError
 from magnetar.spark.decoding import raw_columns
+from magnetar.spark.reading.ranges import Split
 from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Spot, Spots
+from magnetar.spark.reading.spots import Offset, Spot, Spots
 from magnetar.spark.reading.stream_reader import StreamReader
 from magnetar.spark.reading.stream_reader_before_42 import StreamReaderBefore42
 from tests.unit.spark.reading.topic_world import TOPIC, options
@@ -22,14 +25,25 @@ END = {TOPIC: {"b": -1, "e": 9, "i": 9, "l": 1}, "v": 1}
 
 class FakeFollower:
     def __init__(self) -> None:
-        self.asked: list[tuple[Spots, Limit]] = []
+        self.asked: list[tuple[Offset, Limit]] = []
+        self.planned: list[tuple[Offset, Offset]] = []
+        self.trouble: MagnetarError | None = None
 
-    async def initial(self) -> Spots:
+    async def begin(self) -> Spots:
+        if self.trouble is not None:
+            raise self.trouble
         return {TOPIC: Spot(1, 0, 0, 0)}
 
-    async def latest(self, start: Spots, limit: Limit) -> Spots:
+    async def initial(self) -> Offset:
+        return Offset(await self.begin())
+
+    async def latest(self, start: Offset, limit: Limit) -> Offset:
         self.asked.append((start, limit))
-        return {TOPIC: Spot(1, 9, 0, 9)}
+        return Offset({TOPIC: Spot(1, 9, 0, 9)})
+
+    async def plan(self, start: Offset, end: Offset) -> list[Split]:
+        self.planned.append((start, end))
+        return []
 
     def known(self) -> None:
         return None
@@ -63,9 +77,22 @@ def test_older_releases_ask_without_saying_where_they_are() -> None:
     assert list(inspect.signature(StreamReaderBefore42.latestOffset).parameters) == ["self"]
     made, follower = reader(StreamReaderBefore42, maxMessagesPerTrigger="5")
     assert made.latestOffset() == END
+    assert made.initialOffset() == START  # Asked for when the end of the first batch is known.
     assert made.latestOffset() == END
-    assert follower.asked == [({}, Limit()), ({TOPIC: Spot(1, 9)}, Limit(5))]
-    made, follower = reader(StreamReaderBefore42, maxMessagesPerTrigger="5")
-    assert made.initialOffset() == START
+    assert follower.asked == [(Offset({TOPIC: Spot(1, 0)}), Limit()), (Offset({TOPIC: Spot(1, 9)}), Limit(5))]
+
+
+def test_older_releases_show_a_query_that_goes_on_where_it_is() -> None:
+    made, follower = reader(StreamReaderBefore42)
+    made.partitions(END, END)
     made.latestOffset()
-    assert follower.asked == [({TOPIC: Spot(1, 0)}, Limit(5))]
+    assert follower.asked == [(Offset({TOPIC: Spot(1, 9)}), Limit())]
+
+
+def test_what_is_wrong_with_a_beginning_is_told_to_who_asks_for_it() -> None:
+    made, follower = reader(StreamReaderBefore42)
+    follower.trouble = DataTrimmedError("gone")
+    assert made.latestOffset() == END  # Of a query that goes on, perhaps: it may have passed that long ago.
+    assert follower.asked == [(Offset({}), Limit())]
+    with pytest.raises(DataTrimmedError):
+        made.initialOffset()

@@ -64,6 +64,8 @@ class FakeCluster:
     async def place(self, topic: str, text: str) -> FoundPlace:
         self._asked(f"place {text}", topic)
         found = self._found(topic)
+        if text.startswith("-"):
+            text = f"index:{found.next_index + int(text)}"
         if text.startswith("index:"):
             index = int(text.removeprefix("index:"))
             position = next((at for at, i in positions(found) if i >= index), Position(2**63 - 1, 2**63 - 1))
