@@ -61,6 +61,19 @@ def test_an_archive_is_replayed_once_in_its_order(world: World) -> None:
     assert len(messages_of(world, target)) == 1_010
 
 
+def test_a_replay_that_keeps_partitions_is_another_job(world: World) -> None:
+    topic, path = world.new_topic(partitions=2), world.directory / "rows.parquet"
+    rows = {"key": ["k"] * 4, "value": ["a", "b", "c", "d"], "partition": pa.array([0, 1, 0, 1], pa.int32())}
+    pq.write_table(pa.table(rows), path)
+    by_key = replayed(world, path, topic)
+    kept = replayed(world, path, topic, keep_partitions=True)
+    assert (kept.messages, kept.was_done) == (4, False)
+    assert kept.job_id != by_key.job_id
+    assert replayed(world, path, topic, keep_partitions=True).was_done
+    counts = sorted(len(messages_of(world, f"{topic}-partition-{number}")) for number in range(2))
+    assert counts == [2, 6]
+
+
 def test_any_parquet_file_can_be_replayed(world: World) -> None:
     topic, path = world.new_topic(), world.directory / "orders.parquet"
     pq.write_table(pa.table({"who": ["a", "b"], "what": ["x", "y"], "other": [1, 2]}), path)

@@ -5,8 +5,8 @@
 Columns:   `value`, and if they are there `key`, `event_time` and `properties` (or `headers`): an archive has them all.
            Other columns are left out: what only a broker says, such as ids and publish times, is said anew.
 Order:     an archive's rows in the order of each partition (`partition`, `index`); else as the files have them.
-Once:      without a job id it is made of the topic and of the files' names, sizes and times: the same command after a
-           failure goes on with the same job, and after a success does nothing.
+Once:      without a job id it is made of the topic, of the options, and of the files' names, sizes and times: the same
+           command after a failure goes on with the same job, and after a success does nothing.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def _fingerprint(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -
     folders = sorted({path.rsplit("/", 1)[0] for path in paths})
     known = {plain_path(file.path): file for folder in folders for file in files.list(folder)}
     what = [full_name(options.topic), options.value_column, options.key_column, options.where]
+    what += ["keep partitions"] if options.keep_partitions else []
     what += [f"{path} {known.get(path)}" for path in sorted(map(plain_path, paths))]
     return hashlib.sha256("\n".join(what).encode()).hexdigest()[:24]
 
