@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,6 +142,21 @@ def test_a_second_run_archives_only_what_is_new(world: World) -> None:
     values += world.fill(topic, 200, first=300)
     assert archive(world, topic, path, batch_messages=50).messages == 200
     assert sorted(rows_of(path)["value"].to_pylist()) == values
+
+
+def test_dates_and_hours_are_those_of_utc_in_a_session_of_another_time_zone(world: World) -> None:
+    topic, path = world.new_topic(), world.directory / "archive"
+    world.fill(topic, 20)
+    world.spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")  # Half past when others have a full hour.
+    try:
+        archive(world, topic, path)
+    finally:
+        world.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = rows_of(path).to_pylist()
+    assert len(rows) == 20
+    for row in rows:
+        assert row["publish_time"].utcoffset() == timedelta(0)
+        assert (str(row["date"]), int(row["hour"])) == (str(row["publish_time"].date()), row["publish_time"].hour)
 
 
 def test_files_that_a_killed_run_left_are_deleted(world: World) -> None:

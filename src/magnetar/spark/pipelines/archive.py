@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PARTITION_COLUMNS: Final = ("date", "hour", "partition")
 _TRIES_MAX: Final = 4
+_DAY_S: Final = 86_400
+_HOUR_S: Final = 3_600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +127,13 @@ def _stream(spark: SparkSession, options: ArchiveOptions, topic: str, home: Arch
 
 
 def with_hours(messages: DataFrame) -> DataFrame:
+    """Counted, as Spark's own functions for them go by the time zone of the session, which may be the caller's."""
     from pyspark.sql import functions as f
 
-    return messages.withColumns({"date": f.to_date("publish_time"), "hour": f.hour("publish_time")})
+    seconds = f.unix_seconds("publish_time")
+    days = f.floor(seconds / _DAY_S).cast("int")
+    hours = f.floor(f.pmod(seconds, f.lit(_DAY_S)) / _HOUR_S).cast("int")
+    return messages.withColumns({"date": f.date_from_unix_date(days), "hour": hours})
 
 
 def _read_options(options: ArchiveOptions, topic: str) -> dict[str, str]:
