@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.errors import MagnetarError, StagingError, TopicNotFoundError
+from magnetar.errors import MagnetarError, MetadataUnavailableError, StagingError, TopicNotFoundError
+from magnetar.staging.owner_node import OwnerNode
 from magnetar.staging.register import Register
 from tests.unit.staging.staging_world import OTHER, OWNER, TOPIC, entry, staging_world
 
@@ -62,6 +63,40 @@ async def test_a_ledger_that_was_fenced_meanwhile_fails_its_task() -> None:
         await stager.add(TOPIC, entry("b", 1), 1)
         with pytest.raises(MagnetarError, match=str(ledger_id)):
             await stager.finish()
+        await stager.give_up()
+
+
+async def test_an_attempt_that_fails_when_its_epoch_is_decided_drops_all_that_it_gets_and_hands_over_nothing() -> None:
+    async with staging_world() as world:
+        await world.sink().commit(OWNER, 0, [await world.stage({TOPIC: ["a"]})])
+        stager = world.stager(attempt=1)
+        await stager.add(TOPIC, entry("again", 0), 1)
+        await stager.add(OTHER, entry("too", 1), 1)
+        for ledger_id in await Register(world.store, OWNER).ledger_ids():
+            await world.ledgers.recover(ledger_id)
+        for number in range(2, 10_000):  # More than a writer takes without an answer: some `add` hears of the failure.
+            await stager.add(TOPIC, entry("more", number), 1)
+        assert await Register(world.store, OWNER).ledger_ids() == []
+        assert (await stager.finish()).parts == ()
+
+
+async def test_an_attempt_that_fails_and_cannot_ask_whether_that_matters_says_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(self: OwnerNode) -> None:
+        raise MetadataUnavailableError("away")
+
+    async with staging_world() as world:
+        await world.sink().commit(OWNER, 0, [await world.stage({TOPIC: ["a"]})])
+        stager = world.stager(attempt=1)
+        await stager.add(TOPIC, entry("again", 0), 1)
+        (ledger_id,) = await Register(world.store, OWNER).ledger_ids()
+        await world.ledgers.recover(ledger_id)
+        await stager.add(TOPIC, entry("more", 1), 1)
+        monkeypatch.setattr(OwnerNode, "find", away)
+        with pytest.raises(MagnetarError, match=str(ledger_id)) as caught:
+            await stager.finish()
+        assert caught.value.__notes__ == ["Whether its epoch is decided already could not be asked: away"]
         await stager.give_up()
 
 

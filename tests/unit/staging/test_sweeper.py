@@ -85,6 +85,34 @@ async def test_a_task_that_is_still_writing_when_it_is_swept_fails() -> None:
         await stager.give_up()
 
 
+async def test_a_task_that_repeats_an_epoch_ends_well_though_its_ledgers_are_swept_because_the_epoch_is_done() -> None:
+    async with staging_world() as world:
+        await world.sink().commit(OWNER, 0, [await world.stage({TOPIC: ["a"]})])
+        stager = world.stager(attempt=1)
+        await stager.add(TOPIC, entry("again", 0), 1)
+        assert len((await swept(world)).deleted) == 1
+        await stager.add(TOPIC, entry("and again", 1), 1)
+        staged = await stager.finish()
+        assert staged.parts == ()
+        await world.sink().commit(OWNER, 0, [staged])
+        assert await world.texts() == ["a"]
+        assert await Register(world.store, OWNER).ledger_ids() == []
+
+
+async def test_a_task_that_repeats_an_epoch_which_the_sweeper_itself_finishes_ends_well() -> None:
+    async with staging_world() as world:
+        await leave_behind(world, "a")
+        stager = world.stager(attempt=1)
+        await stager.add(TOPIC, entry("again", 0), 1)
+        report = await swept(world, later_ms=61_000)
+        assert report.finished == [(OWNER, 0)]
+        assert len(report.deleted) == 1
+        staged = await stager.finish()
+        assert staged.parts == ()
+        await world.sink().commit(OWNER, 0, [staged])
+        assert await world.texts() == ["a"]
+
+
 async def test_a_sweeper_between_verifying_and_deciding_makes_the_driver_look_again() -> None:
     async with staging_world() as world:
         staged = await world.stage({TOPIC: ["a"]})

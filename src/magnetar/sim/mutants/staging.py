@@ -11,6 +11,7 @@ from magnetar.sim.mutants.planting import Edit
 from magnetar.staging.commit import Sink
 from magnetar.staging.decide import Decision
 from magnetar.staging.intents import Intents
+from magnetar.staging.stage import Stager
 from magnetar.staging.sweeper import _OwnerSweep
 
 _STRUCK: Final = {"strike": 0.3}
@@ -149,6 +150,20 @@ MUTANTS: Final = [
         edits=[
             Edit(_OwnerSweep._doom, [("await self._node.put(record, found.version)", "pass")]),
             Edit(Intents.create, [("Check(registration_path(self.owner, intent.parts[0].ledger_id)),", "")]),
+        ],
+    ),
+    Mutant(
+        number=70,
+        kind="staging",
+        sentence="a task that repeats a decided epoch fails when a sweeper takes its ledgers away",
+        caught_by=("I11",),
+        budget=100,
+        options={**_STRUCK, "sweep_gap_s": 0.05},
+        edits=[
+            Edit(
+                Stager._was_for_nothing,
+                [("if found is None or found.record.decided < self._staged.epoch:", "if True:")],
+            )
         ],
     ),
 ]

@@ -1,7 +1,8 @@
-"""The invariants of staging, I1 to I10 of docs/staging.md; those of ledgers and topics hold beside them.
+"""The invariants of staging, I1 to I11 of docs/staging.md; those of ledgers and topics hold beside them.
 
 At audit:  I1 to I5, I8 and I9 are about what is in the topics when all is over. I3 and I6 also about what is decided
-           (watch.py), I7 about ledgers at the moment they are deleted, I10 about what is left (settle.py).
+           (watch.py), I7 about ledgers at the moment they are deleted, I10 about what is left (settle.py), I11
+           about attempts when they fail (job.py).
 """
 
 from __future__ import annotations

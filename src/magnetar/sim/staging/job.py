@@ -150,6 +150,7 @@ class Job:
         random.shuffle(texts)
         texts.sort(key=lambda each: each[0])  # What counts is the order within a topic.
         reached = self._cluster.points.of(node.name)
+        is_repeat = self._watch.is_decided(owner, epoch)
         stager = Stager(client, self._options.settings, owner, epoch, partition, attempt, token, reached=reached)
         try:
             for number, (topic, text) in enumerate(texts):
@@ -163,10 +164,13 @@ class Job:
             raise
         except MagnetarError as error:
             self._watch.note(f"attempt {token} failed: {type(error).__name__}: {error}")
+            if is_repeat:
+                self._watch.on_repeat_failed(owner, epoch, token, error)
             self._results[token] = None
             await stager.give_up()
         else:
             self._watch.counters["attempts"] += 1
+            self._watch.counters["attempts for nothing"] += bool(texts) and not staged.parts
             self._results[token] = (staged, texts)
 
 

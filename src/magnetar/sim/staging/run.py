@@ -30,6 +30,7 @@ MUST_HAPPEN = (
     "epochs committed",
     "commits failed",
     "attempts failed",
+    "attempts for nothing",
     "intents",
     "epochs left behind",
     "staged ledgers swept",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from magnetar.errors import MagnetarError
 from magnetar.sim.ledgers.watch import Invariant
 from magnetar.sim.staging.history import JobHistory
 from magnetar.sim.staging.options import StagingOptions
@@ -56,3 +57,11 @@ class StagingWatch(TopicWatch):
         if record.last_done > known.last_done:
             self.note(f"epoch {record.last_done} of {owner} is done, says {by}")
         self.records[owner] = record
+
+    def is_decided(self, owner: str, epoch: int) -> bool:
+        return self.records.get(owner, OwnerRecord()).decided >= epoch
+
+    def on_repeat_failed(self, owner: str, epoch: int, token: int, error: MagnetarError) -> None:
+        """An attempt that began when its epoch was decided. One that could not ask has a note of that."""
+        if not getattr(error, "__notes__", ()):
+            self.violated("I11", f"attempt {token} repeats epoch {epoch} of {owner}, and fails: {error}")

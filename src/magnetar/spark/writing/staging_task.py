@@ -1,5 +1,7 @@
 """delivery=exactly-once, on an executor: rows go to staged ledgers, which nobody sees until the driver commits.
 
+All rows:  are taken, also those that the stager drops because their batch is published already (stage.py): operators
+           before the sink store their state when they have been read to their end, and the next batch needs it.
 Read next: staging/stage.py; committing.py
 """
 

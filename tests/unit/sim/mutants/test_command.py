@@ -39,7 +39,7 @@ def test_all_bugs_caught_and_a_clean_control_are_a_success(
 ) -> None:
     assert run(monkeypatch) == 0
     printed = capsys.readouterr().out
-    assert "44 of 44 as they should be" in printed
+    assert "45 of 45 as they should be" in printed
     assert all(mutant.sentence[:30] in printed for mutant in MUTANTS.values())
 
 

@@ -30,7 +30,7 @@ def counter() -> object:
 
 
 def test_every_planted_bug_is_registered() -> None:
-    assert sorted(MUTANTS) == [*range(1, 28), 34, 35, 36, 40, *range(60, 70)]
+    assert sorted(MUTANTS) == [*range(1, 28), 34, 35, 36, 40, *range(60, 71)]
     assert sorted(SCENES) == [16, 17, 18, 19, 20, 21]
 
 
