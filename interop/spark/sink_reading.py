@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 
+from interop.spark.messages import each_message
 from magnetar.testing.standalone_process import StandaloneProcess
 
 
@@ -21,27 +22,19 @@ class Found:
     properties: dict[str, str]
 
 
-def read_topic(client: pulsar.Client, topic: str, wait_ms: int = 2_000) -> list[Found]:
+def read_topic(client: pulsar.Client, topic: str) -> list[Found]:
     """All that is there, partition by partition; each partition in its order."""
-    consumer = client.subscribe(topic, "all-of-it", initial_position=pulsar.InitialPosition.Earliest)
-    found: list[Found] = []
-    try:
-        while True:
-            message = consumer.receive(wait_ms)
-            found.append(
-                Found(
-                    message.data(),
-                    message.partition_key(),
-                    message.message_id().partition(),
-                    message.event_timestamp(),
-                    message.properties(),
-                )
-            )
-    except pulsar.Timeout:
-        return sorted(found, key=lambda each: each.partition)
-    finally:
-        consumer.unsubscribe()
-        consumer.close()
+    return [
+        Found(
+            message.data(),
+            message.partition_key(),
+            message.message_id().partition(),
+            message.event_timestamp(),
+            message.properties(),
+        )
+        for partition in client.get_topic_partitions(topic)
+        for message in each_message(client, partition)
+    ]
 
 
 def make_partitioned(standalone: StandaloneProcess, topic: str, partitions: int) -> None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from interop.spark.messages import each_message
 from interop.spark.suite.conftest import World
 from magnetar.errors import ConfigError, TopicNotFoundError
 from magnetar.spark.cluster import ClusterOptions
@@ -66,11 +67,7 @@ def fill(world: World, topic: str) -> None:
 
 
 def messages_of(client: pulsar.Client, topic: str, partition: int) -> Iterator[tuple[Any, ...]]:
-    reader = client.create_reader(
-        f"{topic}-partition-{partition}", pulsar.MessageId.earliest, receiver_queue_size=10_000
-    )
-    while reader.has_message_available():
-        message = reader.read_next(30_000)
+    for message in each_message(client, f"{topic}-partition-{partition}", receiver_queue_size=10_000):
         where = message.message_id()
         yield (
             f"{where.ledger_id()}:{where.entry_id()}:{partition}:{where.batch_index()}",
@@ -81,7 +78,6 @@ def messages_of(client: pulsar.Client, topic: str, partition: int) -> Iterator[t
             tuple(sorted(message.properties().items())),
             message.producer_name(),
         )
-    reader.close()
 
 
 def archived_of(rows: pa.Table, partition: int) -> Iterator[tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from interop.spark.messages import PATIENCE_MS
 from interop.spark.suite.conftest import World
 
 COUNT = 500
@@ -24,7 +25,7 @@ def by_the_client(world: World, topic: str) -> list[dict[str, Any]]:
     consumer = world.client.subscribe(topic, "check", initial_position=pulsar.InitialPosition.Earliest)
     found = []
     for _ in range(COUNT):
-        message = consumer.receive(timeout_millis=20_000)
+        message = consumer.receive(timeout_millis=PATIENCE_MS)
         identity = message.message_id()
         found.append(
             {

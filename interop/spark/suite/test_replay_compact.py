@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from interop.spark.messages import each_message
 from interop.spark.suite.conftest import World
 from magnetar.errors import ConfigError, SparkFailedError
 from magnetar.spark.cluster import ClusterOptions
@@ -25,13 +25,7 @@ def cluster(world: World) -> ClusterOptions:
 
 
 def messages_of(world: World, topic: str) -> list[Message]:
-    reader = world.client.create_reader(topic, pulsar.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        message = reader.read_next(30_000)
-        found.append((message.partition_key(), message.data(), message.properties()))
-    reader.close()
-    return found
+    return [(each.partition_key(), each.data(), each.properties()) for each in each_message(world.client, topic)]
 
 
 def replayed(world: World, path: Path, topic: str, **options: Any) -> replay.ReplayResult:

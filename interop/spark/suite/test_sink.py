@@ -11,6 +11,7 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Long, Record, String
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from interop.spark.messages import PATIENCE_MS
 from interop.spark.sink_reading import make_partitioned, post, read_topic
 from magnetar.testing.standalone_process import StandaloneProcess
 
@@ -132,7 +133,7 @@ def test_typed_columns_are_records_for_the_official_client(
 
     consumer = client.subscribe(topic, "s", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
     for number in range(500):
-        message = consumer.receive(10_000)
+        message = consumer.receive(PATIENCE_MS)
         order = message.value()
         assert (order.id, order.amount, message.partition_key()) == (number, number * 2, str(number))
         assert order.name == (None if number % 7 == 0 else f'nm "{number}"')
@@ -152,7 +153,7 @@ def test_a_job_that_is_run_twice_writes_once(spark: SparkSession, write: Write, 
 def test_an_empty_batch_writes_nothing(spark: SparkSession, write: Write, client: pulsar.Client) -> None:
     write(numbered(spark, 0), "sink-empty")
 
-    assert read_topic(client, "sink-empty", wait_ms=500) == []
+    assert read_topic(client, "sink-empty") == []
 
 
 def test_dedup_drops_what_a_repeated_job_sends_again(
