@@ -1,4 +1,5 @@
-"""Stops a process at one exact point of the exactly-once protocol, once, and leaves word; the test then kills it.
+"""Stops a process at one exact point of what Spark and the server do together, once, and leaves word; the test then
+kills it.
 
     KILL_TEST_ORDERS=<file>                      in the environment of a Spark job, or of the server
 
@@ -13,6 +14,8 @@ How:      hooks/ is on the PYTHONPATH of these processes, and Python imports the
 Points:   ledger-created, mid-append, acked-not-returned (a task); tasks-done, before-intent, intent-reply-lost,
           between-topics, published, before-commit-file (the driver); mid-copy (the broker): half of what it appends
           at a time is durable, the other half is not yet appended.
+          before-plan (a query that reads a topic, role `reader`): the epoch is the how manieth batch this process
+          plans, from 0; Spark has committed those before it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
 
 KILL = "KILL_TEST_ORDERS"
 WITHOUT_INTENT = "KILL_TEST_WITHOUT_INTENT"
@@ -33,7 +39,8 @@ PYTHONPATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
 
 
 def environment(role: str, orders: Path | None, *, without_intent: bool = False) -> dict[str, str]:
-    """Of a process that is to have the hook. The role is `job` or `broker`; `orders` is the file that says where."""
+    """Of a process that is to have the hook. The role is `job`, `reader` or `broker`; `orders` is the file that says
+    where."""
     chosen = {"PYTHONPATH": f"{HOOKS}{os.pathsep}{PYTHONPATH}", ROLE: role}
     if orders:
         chosen[KILL] = str(orders)
@@ -49,6 +56,8 @@ def install() -> None:
         from magnetar.spark import failpoints
 
         failpoints.set_hook(KillPoint(Path(kill)))
+    if kill and role == "reader":
+        _stop_plans(KillPoint(Path(kill)))
     if kill and role == "broker":
         _stop_copies(KillPoint(Path(kill)))
     if is_without_intent:
@@ -85,6 +94,21 @@ def _is_first(word: Path) -> bool:
     os.write(descriptor, str(os.getpid()).encode())
     os.close(descriptor)
     return True
+
+
+def _stop_plans(point: KillPoint) -> None:
+    from magnetar.spark.reading.stream_base import StreamReaderBase
+
+    plan = StreamReaderBase.partitions
+    planned: list[dict[str, Any]] = []
+
+    def plan_with_hook(self: StreamReaderBase, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if end not in planned:  # Spark may ask for one batch twice.
+            planned.append(end)
+        point("before-plan", len(planned) - 1)
+        return plan(self, start, end)
+
+    StreamReaderBase.partitions = plan_with_hook  # type: ignore[method-assign]
 
 
 def _stop_copies(point: KillPoint) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from interop.spark.kill_hook import arm, environment
 from interop.spark.messages import each_message
 from interop.spark.suite.conftest import World
 from magnetar.errors import ConfigError, TopicNotFoundError
@@ -99,12 +101,16 @@ def archived_of(rows: pa.Table, partition: int) -> Iterator[tuple[Any, ...]]:
 
 
 def kill_in_the_middle(world: World, topic: str, path: Path) -> None:
-    """`magnetar pipeline archive`, ended without a word together with Spark, when it has committed three batches."""
+    """`magnetar pipeline archive`, ended without a word together with Spark, when it has committed three batches. It
+    stands still before the fourth, however long we take."""
+    orders, reached = world.directory / "orders", world.directory / "reached"
+    arm(orders, "before-plan", 3, reached)
     command = [*MAGNETAR, "pipeline", "archive", topic, str(path), "--batch", str(BATCH), "--master", "local[2]"]
     command += ["--url", world.server.url, "--admin-url", world.server.admin_url]
-    child = Child(command, log=world.directory / "archive.log")
+    hooks = environment("reader", orders)
+    child = Child(command, log=world.directory / "archive.log", env={**os.environ, **hooks})
     try:
-        child.wait_until(lambda: (path / "_spark_metadata" / "2").exists(), what="three batches", timeout=300)
+        child.wait_until(reached.exists, what="three batches", timeout=300)
     finally:
         kill_tree(child.pid)
         child.kill()
@@ -114,10 +120,13 @@ def test_a_million_messages_are_archived_once_though_the_first_run_was_killed(wo
     topic, path = world.new_topic(PARTITIONS), world.directory / "archive"
     fill(world, topic)
     kill_in_the_middle(world, topic, path)
+    assert sorted(each.name for each in (path / "_spark_metadata").glob("[0-9]*")) == ["0", "1", "2"]
+    by_the_first = rows_of(path).num_rows
+    assert 0 < by_the_first <= 3 * BATCH
 
     result = archive(world, topic, path, batch_messages=BATCH)
 
-    assert 0 < result.messages < MESSAGES, "the first run's batches are kept"
+    assert result.messages == MESSAGES - by_the_first, "the first run's batches are kept"
     rows = rows_of(path)
     assert rows.num_rows == MESSAGES
     assert read_archive(world.spark, str(path)).count() == MESSAGES
