@@ -2,6 +2,8 @@
 
 Pipes:     Chromium reads commands from descriptor 3 and writes answers and events to descriptor 4, JSON behind which
            comes a zero byte (`--remote-debugging-pipe`).
+Loaded:    a navigation has an id, and so has the end of its loading: that of the empty page which Chromium starts with
+           may come at any time.
 Noted:     everything that a page says in its console, every exception, and every request that it makes.
 """
 
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +61,9 @@ class Chromium:
         self.noted = Noted()
         self._last = 0
         self._buffer = b""
-        self._loaded = False
+        self._page = ""
+        self._loaded: set[str] = set()
+        """Navigations whose page is there with all that belongs to it."""
         to_browser, self._commands = os.pipe()
         self._answers, from_browser = os.pipe()
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_browser, from_browser)]
@@ -86,11 +91,9 @@ class Chromium:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._loaded = False
-        self.call("Page.navigate", url=page.as_uri())
-        deadline = time.monotonic() + TIMEOUT_S
-        while not self._loaded:
-            self._handle(self._read(deadline))
+        begun = self.call("Page.navigate", url=page.as_uri())
+        assert "errorText" not in begun, begun
+        self._handle_until(lambda: begun["loaderId"] in self._loaded)
 
     def evaluate(self, expression: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -120,11 +123,13 @@ class Chromium:
 
     def _attach(self) -> str:
         try:
-            targets = self._call("Target.getTargets", {}, None)["targetInfos"]
-            (page,) = [target["targetId"] for target in targets if target["type"] == "page"]
-            session: str = self._call("Target.attachToTarget", {"targetId": page, "flatten": True}, None)["sessionId"]
+            self._call("Target.setDiscoverTargets", {"discover": True}, None)
+            self._handle_until(lambda: bool(self._page))  # It answers before it has opened one.
+            chosen = {"targetId": self._page, "flatten": True}
+            session: str = self._call("Target.attachToTarget", chosen, None)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self._call(f"{domain}.enable", {}, session)
+            self._call("Page.setLifecycleEventsEnabled", {"enabled": True}, session)
         except BaseException:
             self.close()
             raise
@@ -141,6 +146,11 @@ class Chromium:
         result: dict[str, Any] = message["result"]
         return result
 
+    def _handle_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            self._handle(self._read(deadline))
+
     def _read(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._answers], [], [], max(deadline - time.monotonic(), 0))
@@ -155,8 +165,10 @@ class Chromium:
     def _handle(self, event: dict[str, Any]) -> None:
         method, parameters = event.get("method"), event.get("params", {})
         match method:
-            case "Page.loadEventFired":
-                self._loaded = True
+            case "Target.targetCreated" if parameters["targetInfo"]["type"] == "page":
+                self._page = self._page or parameters["targetInfo"]["targetId"]
+            case "Page.lifecycleEvent" if parameters["name"] == "load":
+                self._loaded.add(parameters["loaderId"])
             case "Runtime.consoleAPICalled" | "Runtime.exceptionThrown" | "Log.entryAdded":
                 self.noted.console.append(json.dumps(parameters))
             case "Network.requestWillBeSent":
