@@ -11,9 +11,12 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,12 +24,14 @@ from magnetar.client import EARLIEST, PulsarClient
 from magnetar.errors import MagnetarError, MissingDependencyError
 from magnetar.runtime.java import find_java
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes import Child, free_port
+from magnetar.testing.standalone_process import HOST, StandaloneProcess
 
 HERE = Path(__file__).parent
 CUSTOMERS = ("Ada", "Barbara", "Edsger", "Grace", "Leslie")
 ORDERS = 500
-SECONDS_MAX = 600
+SECONDS_MAX = 600  # Of one run of the pipeline.
+START_SECONDS_MAX = 180  # Of Spark, which takes ten on a quiet machine.
 NEEDED = {"grpc": "grpcio", "grpc_status": "grpcio-status", "yaml": "pyyaml", "zstandard": "zstandard"}
 
 
@@ -107,32 +112,62 @@ async def read(url: str, topic: str) -> list[bytes]:
 
 def run_pipeline(spec: Path, directory: Path, server: StandaloneProcess) -> None:
     """`spark-pipelines run`, as one would type it; what it prints is shown only if it fails."""
+    home, environment = spark_home(), environment_of(server)
+    with spark_connect(home, environment, directory) as remote:
+        done = subprocess.run(
+            [home / "bin" / "spark-pipelines", "--remote", remote, "run", "--spec", str(spec)],
+            env=environment,
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+    if done.returncode:
+        raise MagnetarError(f"spark-pipelines failed:\n{done.stdout[-4_000:]}")
+
+
+@contextmanager
+def spark_connect(home: Path, environment: Mapping[str, str], directory: Path) -> Iterator[str]:
+    """A Spark Connect server for one run, and where it is. `spark-pipelines` would start one by itself, but always at
+    the same port, which another one may have."""
+    port = free_port(HOST)
+    command = [home / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += ["--conf", f"spark.connect.grpc.binding.port={port}", "spark-internal"]
+    log = directory / "connect.log"
+    child = Child(command, log=log, env=environment, cwd=directory)  # Tables are in ./spark-warehouse.
+    try:
+        child.wait_until(lambda: is_answering(port), what="Spark Connect", timeout=START_SECONDS_MAX)
+        yield f"sc://{HOST}:{port}"
+    finally:
+        child.stop(timeout=60)
+
+
+def is_answering(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
+
+
+def spark_home() -> Path:
     package = find_spec("pyspark")
     assert package is not None
     assert package.origin is not None
-    environment = {
+    return Path(package.origin).parent
+
+
+def environment_of(server: StandaloneProcess) -> dict[str, str]:
+    return {
         **os.environ,
         "JAVA_HOME": str(find_java().home_for_spark()),
-        "SPARK_HOME": str(Path(package.origin).parent),
+        "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_CONF_DIR": str(HERE / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "MAGNETAR_URL": server.url,
         "MAGNETAR_ADMIN_URL": server.admin_url,
     }
-    program = Path(package.origin).parent / "bin" / "spark-pipelines"
-    done = subprocess.run(
-        [program, "run", "--spec", str(spec)],
-        env=environment,
-        cwd=directory,  # Tables are in ./spark-warehouse.
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    if done.returncode:
-        raise MagnetarError(f"spark-pipelines failed:\n{done.stdout[-4_000:]}")
 
 
 def show_customers(directory: Path) -> None:

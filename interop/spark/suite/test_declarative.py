@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from examples.declarative.__main__ import require_connect
+from examples.declarative.__main__ import SECONDS_MAX, START_SECONDS_MAX, require_connect
 from magnetar.errors import MissingDependencyError
 
 ROOT = Path(__file__).resolve().parents[3]
+_ROUNDS = 2
+_REST_S = 180  # A server, orders, and the ends of all that was started.
+LIMIT_S = _ROUNDS * (SECONDS_MAX + START_SECONDS_MAX) + _REST_S
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(LIMIT_S + 60)
 def test_the_example_reads_a_topic_writes_a_table_and_another_topic() -> None:
     try:
         require_connect()
@@ -24,7 +27,7 @@ def test_the_example_reads_a_topic_writes_a_table_and_another_topic() -> None:
         [sys.executable, "-m", "examples.declarative"],
         capture_output=True,
         text=True,
-        timeout=800,
+        timeout=LIMIT_S,
         check=False,
         cwd=ROOT,
     )
