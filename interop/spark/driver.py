@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from interop.spark.kill_hook import PYTHONPATH, ROOT
+from interop.spark.lines import Lines
 from magnetar.errors import ProcessFailedError
 from magnetar.testing.processes import Child, wait_for
 
@@ -44,6 +44,8 @@ class Driver:
             log=directory / "driver.log", stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
             env={**os.environ, **chosen},
         )  # fmt: skip
+        assert self.child.popen.stdout is not None
+        self._lines = Lines(self.child.popen.stdout)
         try:
             if self._read(START_TIMEOUT_S) != "ready":
                 raise ProcessFailedError(f"the Spark driver did not get ready:\n{self.child.log_tail()}")
@@ -61,9 +63,7 @@ class Driver:
     @property
     def has_answered(self) -> bool:
         """Whether the job is over, well or badly; its answer waits to be read."""
-        stdout = self.child.popen.stdout
-        assert stdout is not None
-        return bool(select.select([stdout], [], [], 0)[0])
+        return self._lines.is_next_here()
 
     def answer(self, timeout: float) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._read(timeout))
@@ -93,14 +93,11 @@ class Driver:
         stdin.flush()
 
     def _read(self, timeout: float) -> str:
-        stdout = self.child.popen.stdout
-        assert stdout is not None
-        readable, _, _ = select.select([stdout], [], [], timeout)
-        line: bytes = stdout.readline() if readable else b""
-        if not line:
+        line = self._lines.next(timeout)
+        if line is None:
             why = "said nothing for" if self.child.is_running else "ended within"
             raise ProcessFailedError(f"the Spark driver {why} {timeout:g} s:\n{self.child.log_tail()}")
-        return line.decode().strip()
+        return line
 
     # --- its processes ------------------------------------------------------------------------------------------------
 
