@@ -1,9 +1,15 @@
-"""Partitioned topics: creating, growing, deleting."""
+"""Partitioned topics: creating, growing, deleting.
+
+Growing:   the number first, then the partitions, then the subscriptions that partition 0 has. Producers may use the new
+           partitions before the subscriptions are on them, so these begin at the first message. Each step only adds
+           what is missing, on every partition: a call that failed half-way is repeated, and completed.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BAD_REQUEST, CONFLICT, NOT_ACCEPTABLE, NOT_FOUND, UNPROCESSABLE, RestError
@@ -12,8 +18,12 @@ from magnetar.admin.topics import delete_loaded, forget_topic, require_topic_roo
 from magnetar.broker.names import TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
+from magnetar.broker.subscription import Subscription
 from magnetar.errors import CursorExistsError
-from magnetar.topic.position import LATEST
+from magnetar.topic.position import EARLIEST
+
+_OF_ONE_CURSOR: Final = "#pulsar.internal."
+"""So begin the properties in which Apache's brokers keep what belongs to one cursor, such as its delayed messages."""
 
 
 async def list_partitioned(call: Call) -> list[str]:
@@ -64,25 +74,32 @@ async def grow(call: Call) -> None:
     await require_topic_room(service, call.namespace, count - before.partitions)
     await service.resources.partitioned_topics.grow(topic, count)
     await _make_partitions(service, topic, count)
-    if topic.is_persistent and before.partitions:
-        await _copy_subscriptions(call, before.partitions, count)
+    if topic.is_persistent:
+        await _complete_subscriptions(call, count)
 
 
-async def _copy_subscriptions(call: Call, first_new: int, count: int) -> None:
-    """A subscription that others have must not miss what is published to new partitions before it connects to them."""
-    old = await call.persistent(call.topic.with_partition(0))
-    names = [name for name, each in old.subscriptions.items() if each.cursor.is_durable]
-    for index in range(first_new, count) if names else ():
+async def _complete_subscriptions(call: Call, count: int) -> None:
+    """A subscription that partition 0 has must miss nothing of the others."""
+    first = await call.persistent(call.topic.with_partition(0))
+    durable = [each for each in first.subscriptions.values() if each.cursor.is_durable]
+    for index in range(1, count) if durable else ():
         topic = await call.persistent(call.topic.with_partition(index))
-        for name in names:
-            await _subscribe(topic, name)
+        for subscription in durable:
+            await _subscribe_like(topic, subscription, _copied_properties(first, subscription))
 
 
-async def _subscribe(topic: PersistentTopic, name: str) -> None:
+async def _subscribe_like(topic: PersistentTopic, other: Subscription, properties: Mapping[str, str]) -> None:
     try:
-        await topic.create_subscription(name, LATEST)
+        made = await topic.create_subscription(other.name, EARLIEST, properties)
     except CursorExistsError:
         return
+    made.is_replicated = other.is_replicated
+
+
+def _copied_properties(topic: PersistentTopic, subscription: Subscription) -> dict[str, str]:
+    cursor = topic.cursors.get(subscription.name)
+    properties = {} if cursor is None else cursor.properties
+    return {name: value for name, value in properties.items() if not name.startswith(_OF_ONE_CURSOR)}
 
 
 async def get_partitions(call: Call) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import Found
 from magnetar.broker.sink_marks import property_of
 from magnetar.config.broker import BrokerConfig
+from magnetar.errors import MetadataUnavailableError
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
 
 DEFAULT = f"{V2}/persistent/public/default"
@@ -94,6 +95,53 @@ async def test_subscriptions_are_on_new_partitions_too() -> None:
         await world.done("POST", f"{many}/partitions", 2)
         assert (await world.get(f"{many}-partition-1/subscriptions")).json == ["s"]
         assert (await world.get(f"{many}/properties")).json == {"a": "b"}
+
+
+async def test_what_is_published_to_a_new_partition_before_the_subscriptions_are_on_it_is_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}/partitions", 1)
+        await world.done("PUT", f"{many}/subscription/s")
+        partitioned_topics = world.world.broker.service.resources.partitioned_topics
+        grow = partitioned_topics.grow
+
+        async def grow_and_publish(topic: TopicName, partitions: int) -> None:
+            await grow(topic, partitions)
+            await world.publish(3, "many-partition-1")
+
+        monkeypatch.setattr(partitioned_topics, "grow", grow_and_publish)
+        await world.done("POST", f"{many}/partitions", 2)
+        subscription = (await world.world.topic("many-partition-1")).subscription("s")
+        assert subscription.cursor.backlog_entries() == 3
+
+
+async def test_partitions_that_were_added_in_part_are_completed_by_asking_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}/partitions", 1)
+        await world.done("PUT", f"{many}/subscription/s")
+        await world.done("PUT", f"{many}/subscription/s/properties", {"colour": "red", "#pulsar.internal.x": "1"})
+        with monkeypatch.context() as patch:
+
+            async def fails(*_: Any) -> None:
+                raise MetadataUnavailableError("away")
+
+            patch.setattr(PersistentTopic, "create_subscription", fails)
+            assert (await world.call("POST", f"{many}/partitions", 3)).status == 503
+        assert (await world.get(f"{many}-partition-1/subscriptions")).json == []
+
+        await world.publish(2, "many-partition-2")
+        await world.done("POST", f"{many}/partitions", 3)
+        for index in (1, 2):
+            topic = await world.world.topic(f"many-partition-{index}")
+            cursor = topic.cursors.get("s")
+            assert cursor is not None
+            assert cursor.backlog_entries() == topic.log.chain.entries
+            assert cursor.properties == {"colour": "red"}
 
 
 async def test_a_partitioned_topic_that_is_in_use_stays_whole() -> None:
