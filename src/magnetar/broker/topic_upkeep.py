@@ -3,8 +3,9 @@
 Trim:      ledgers that every durable cursor has passed, durably, and that retention does not want; never the last one.
 Compact:   when more is not compacted than the policies' threshold.
 Expire:    messages beyond their time to live count as acknowledged on every subscription.
-Quota:     a backlog beyond its size or age: producers are disconnected and refused, to hold or to fail as the policy
-           says; or the oldest messages of the slowest subscriptions are skipped until it fits.
+Quota:     a backlog of durable subscriptions beyond its size or age, each with a policy of its own: producers are
+           disconnected and refused, to hold or to fail as the policy says; or the oldest messages of the slowest
+           subscriptions are skipped until it fits. Readers have no backlog: nothing is kept for them.
 Idle:      a topic that nobody is connected to, and that has no subscription (or none with anything to read), is
            deleted after a while; subscriptions that nobody uses, too, if the policies say so.
 """
@@ -12,6 +13,9 @@ Idle:      a topic that nobody is connected to, and that has no subscription (or
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from magnetar.broker.compaction import CompactionStatus
@@ -72,39 +76,65 @@ async def expire(topic: PersistentTopic, entropy: Entropy) -> int:
 
 
 async def check_quota(topic: PersistentTopic, entropy: Entropy) -> None:
-    beyond = await _beyond_quota(topic, entropy)
-    _note_quota(topic, beyond)
+    """Room is made first, where that is the policy: only what is beyond its quota even then holds producers."""
+    exceeded = await _exceeded(topic, entropy)
+    if skipping := [each for each in exceeded if each.is_skipped]:
+        for each in skipping:
+            await each.make_room()
+        exceeded = await _exceeded(topic, entropy)
+    _note_quota(topic, exceeded)
     if topic.quota_error is not None:
         extra = {"topic": str(topic.name), "why": str(topic.quota_error)}
         log.warning("a topic's backlog is beyond its quota", extra=extra)
         topic.disconnect_producers()
-    elif beyond is not None:
-        await _skip_oldest(topic, entropy)
 
 
 async def look_at_quota(topic: PersistentTopic, entropy: Entropy) -> None:
     """For a producer that wants to be admitted: as it is now, and not at the last check."""
-    _note_quota(topic, await _beyond_quota(topic, entropy))
+    _note_quota(topic, await _exceeded(topic, entropy))
 
 
-def _note_quota(topic: PersistentTopic, beyond: tuple[QuotaPolicy, str] | None) -> None:
-    topic.quota_error = None
-    if beyond is not None and beyond[0] is not QuotaPolicy.SKIP_OLDEST:
-        topic.quota_error = BacklogQuotaExceededError(beyond[1], policy=str(beyond[0]))
+@dataclass(frozen=True, slots=True)
+class _Exceeded:
+    """A quota that the backlog is beyond; each kind has a policy of its own."""
+
+    policy: QuotaPolicy
+    why: str
+    make_room: Callable[[], Awaitable[None]]
+
+    @property
+    def is_skipped(self) -> bool:
+        return self.policy is QuotaPolicy.SKIP_OLDEST
 
 
-async def _beyond_quota(topic: PersistentTopic, entropy: Entropy) -> tuple[QuotaPolicy, str] | None:
+def _note_quota(topic: PersistentTopic, exceeded: Sequence[_Exceeded]) -> None:
+    refusing = next((each for each in exceeded if not each.is_skipped), None)
+    topic.quota_error = (
+        None if refusing is None else BacklogQuotaExceededError(refusing.why, policy=str(refusing.policy))
+    )
+
+
+async def _exceeded(topic: PersistentTopic, entropy: Entropy) -> list[_Exceeded]:
     size, age = topic.policies.storage_quota, topic.policies.age_quota
+    found = []
     if size.limit_bytes > 0 and (held := backlog_bytes(topic)) >= size.limit_bytes:
-        return size.policy, f"topic {topic.name} has a backlog of {held} bytes: its quota is {size.limit_bytes}"
+        why = f"topic {topic.name} has a backlog of {held} bytes: its quota is {size.limit_bytes}"
+        found.append(_Exceeded(size.policy, why, partial(_skip_to_size, topic, size.limit_bytes)))
     if age.limit_s > 0 and (old_s := await _oldest_age_s(topic, entropy)) >= age.limit_s:
-        return age.policy, f"the oldest message of {topic.name} is {old_s:.0f} s old: its quota is {age.limit_s} s"
-    return None
+        why = f"the oldest message of {topic.name} is {old_s:.0f} s old: its quota is {age.limit_s} s"
+        before_ms = entropy.wall_ms() - age.limit_s * 1000
+        found.append(_Exceeded(age.policy, why, partial(_skip_to_time, topic, before_ms)))
+    return found
+
+
+def _durable(topic: PersistentTopic) -> list[Subscription]:
+    """Those whose backlog the topic must keep. A reader's is not kept for it: it reads what is there."""
+    return [each for each in topic.subscriptions.values() if each.cursor.is_durable]
 
 
 def backlog_bytes(topic: PersistentTopic) -> int:
-    """Of the subscription that is most behind."""
-    return max((_bytes_behind(topic, each) for each in topic.subscriptions.values()), default=0)
+    """Of the durable subscription that is most behind."""
+    return max((_bytes_behind(topic, each) for each in _durable(topic)), default=0)
 
 
 def _bytes_behind(topic: PersistentTopic, subscription: Subscription) -> int:
@@ -112,10 +142,10 @@ def _bytes_behind(topic: PersistentTopic, subscription: Subscription) -> int:
 
 
 async def _oldest_age_s(topic: PersistentTopic, entropy: Entropy) -> float:
-    durable = [each.cursor for each in topic.subscriptions.values() if each.cursor.is_durable]
-    if not durable:
+    mark_deletes = [each.cursor.mark_delete for each in _durable(topic)]
+    if not mark_deletes:
         return 0.0
-    first = topic.log.chain.next_position(min(cursor.mark_delete for cursor in durable))
+    first = topic.log.chain.next_position(min(mark_deletes))
     if not topic.log.chain.contains(first):
         return 0.0
     entries = await topic.log.read(first, 1, 1)
@@ -124,15 +154,17 @@ async def _oldest_age_s(topic: PersistentTopic, entropy: Entropy) -> float:
     return (entropy.wall_ms() - time_of(entries[0])) / 1000
 
 
-async def _skip_oldest(topic: PersistentTopic, entropy: Entropy) -> None:
-    size, age = topic.policies.storage_quota, topic.policies.age_quota
-    for subscription in list(topic.subscriptions.values()):
+async def _skip_to_size(topic: PersistentTopic, limit_bytes: int) -> None:
+    for subscription in _durable(topic):
         behind = _bytes_behind(topic, subscription)
-        if size.limit_bytes > 0 and behind > size.limit_bytes:
+        if behind >= limit_bytes:
             entries = subscription.cursor.backlog_entries()
-            await subscription.skip(max(1, int(entries * (1 - _SIZE_TARGET * size.limit_bytes / behind))))
-        if age.limit_s > 0:
-            await subscription.expire(entropy.wall_ms() - age.limit_s * 1000)
+            await subscription.skip(max(1, int(entries * (1 - _SIZE_TARGET * limit_bytes / behind))))
+
+
+async def _skip_to_time(topic: PersistentTopic, before_ms: int) -> None:
+    for subscription in _durable(topic):
+        await subscription.expire(before_ms)
 
 
 async def drop_idle_subscriptions(topic: PersistentTopic, entropy: Entropy) -> None:
@@ -161,7 +193,7 @@ def is_idle(topic: Topic, now_s: float) -> bool:
         return False
     if _is_retained(topic, now_s - topic.last_used_s):
         return False
-    durable = [each for each in topic.subscriptions.values() if each.cursor.is_durable]
+    durable = _durable(topic)
     if inactive.mode is DeleteMode.NO_SUBSCRIPTIONS:
         return not durable
     return all(not each.cursor.backlog_entries() for each in durable)

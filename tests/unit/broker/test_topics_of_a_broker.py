@@ -1,4 +1,4 @@
-"""Loading, unloading, taking over, looking after."""
+"""Loading, unloading, taking over; policies that reach what is loaded."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import topic_upkeep
 from magnetar.broker.names import NamespaceName, TopicName
-from magnetar.broker.policies.values import QuotaPolicy
-from magnetar.broker.upkeep import Upkeep
 from magnetar.config.broker import BrokerConfig
-from magnetar.config.defaults import TopicDefaultsConfig
-from magnetar.config.topic import TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
-from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.testing.waiting import until
 from magnetar.topic.cursors import Cursors
 from magnetar.topic.position import Position
@@ -24,20 +18,6 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscr
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world, message
 
 NAME = TopicName.parse("t")
-
-
-class Later(SystemEntropy):
-    """A clock that is ahead."""
-
-    def __init__(self, by_ms: int) -> None:
-        super().__init__()
-        self._by_ms = by_ms
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self._by_ms
-
-
-SINGLE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 
 async def test_a_topic_that_many_ask_for_at_once_is_loaded_once() -> None:
@@ -160,116 +140,6 @@ async def test_a_topic_in_use_is_deleted_only_by_force() -> None:
         await talker.answer(BaseCommand.CLOSE_PRODUCER)
         assert not await service.exists(NAME)
         assert not await world.cluster.store.children("/managed-ledgers/public/default/persistent")
-
-
-# --- upkeep -----------------------------------------------------------------------------------------------------------
-
-
-async def test_ledgers_that_every_subscription_has_read_are_trimmed_and_others_are_not() -> None:
-    async with broker_world(topic=TopicConfig(**SINGLE, ledger_minutes_min=0, ledger_entries_max=2)) as world:
-        talker = await world.talker()
-        await talker.producer("t")
-        await talker.subscribe("t")
-        ids = [await talker.published(1, number, b"x") for number in range(5)]
-        topic = await world.topic("t")
-        await until(lambda: len(topic.log.chain.spans) > 2, "ledgers are rolled")
-        upkeep = Upkeep(world.broker.service)
-        await upkeep.run_chore("trim")
-        assert topic.log.chain.entries == 5
-        talker.flow(10)
-        for _ in ids:
-            await talker.message()
-        talker.ack(ids[-1], cumulative=True, request_id=1)
-        await talker.answer(BaseCommand.ACK_RESPONSE)
-        await upkeep.run_chore("trim")
-        assert topic.log.chain.entries < 5
-
-
-async def test_messages_beyond_their_time_to_live_are_skipped() -> None:
-    async with broker_world(defaults=TopicDefaultsConfig(message_ttl_s=1)) as world:
-        talker = await world.talker()
-        await talker.producer("t")
-        await talker.subscribe("t")
-        await talker.published(1, 0, b"x")
-        topic = await world.topic("t")
-        assert await topic_upkeep.expire(topic, Later(0)) == 0
-        assert await topic_upkeep.expire(topic, Later(2_000)) == 1
-        assert topic.subscription("s").cursor.backlog_entries() == 0
-
-
-@pytest.mark.parametrize(
-    ("policy", "code"),
-    [
-        (QuotaPolicy.HOLD_PRODUCERS, ServerError.ProducerBlockedQuotaExceededError),
-        (QuotaPolicy.REFUSE_PRODUCERS, ServerError.ProducerBlockedQuotaExceededException),
-    ],
-)
-async def test_a_backlog_beyond_its_quota_disconnects_producers_and_refuses_them_until_it_shrinks(
-    policy: QuotaPolicy, code: int
-) -> None:
-    defaults = TopicDefaultsConfig(backlog_quota_bytes=1_000, backlog_quota_policy=str(policy))
-    async with broker_world(defaults=defaults) as world:
-        talker = await world.talker()
-        await talker.producer("t")
-        await talker.subscribe("t")
-        await talker.published(1, 0, b"x" * 2_000)
-        upkeep = Upkeep(world.broker.service)
-        await upkeep.run_chore("quota")
-        await talker.answer(BaseCommand.CLOSE_PRODUCER)
-        assert (await talker.producer("t", 2)).error.error == code
-        await (await world.topic("t")).subscription("s").clear_backlog()
-        await upkeep.run_chore("quota")
-        assert (await talker.producer("t", 2)).type == BaseCommand.PRODUCER_SUCCESS
-
-
-async def test_a_backlog_beyond_its_quota_loses_its_oldest_messages_if_the_policy_says_so() -> None:
-    defaults = TopicDefaultsConfig(backlog_quota_bytes=5_000, backlog_quota_policy=str(QuotaPolicy.SKIP_OLDEST))
-    async with broker_world(defaults=defaults) as world:
-        talker = await world.talker()
-        await talker.producer("t")
-        await talker.subscribe("t")
-        for number in range(10):
-            await talker.published(1, number, b"x" * 1_000)
-        await Upkeep(world.broker.service).run_chore("quota")
-        left = (await world.topic("t")).subscription("s").cursor.backlog_entries()
-        assert 0 < left < 6
-        assert (await talker.producer("t", 2)).type == BaseCommand.PRODUCER_SUCCESS
-
-
-async def test_topics_that_nobody_uses_are_deleted_and_those_with_a_subscription_are_not() -> None:
-    async with broker_world(broker=BrokerConfig(inactive_topics_s=1)) as world:
-        talker = await world.talker()
-        for number, name in enumerate(("idle", "kept", "used")):
-            await talker.producer(name, number)
-        await talker.subscribe("kept")
-        service = world.broker.service
-        for number in (0, 1):
-            close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-            close.close_producer.producer_id, close.close_producer.request_id = number, number
-            talker.send(close)
-            await talker.answer(BaseCommand.SUCCESS)
-        for topic in service.topics.loaded():
-            topic.last_used_s -= 100
-        await Upkeep(service).run_chore("idle")
-        assert sorted(topic.name.local for topic in service.topics.loaded()) == ["kept", "used"]
-
-
-@pytest.mark.parametrize(("minutes", "unused_s", "stays"), [(-1, 10**6, True), (10, 500, True), (10, 700, False)])
-async def test_a_topic_that_nobody_uses_stays_while_its_messages_are_to_be_kept(
-    minutes: int, unused_s: int, stays: bool
-) -> None:
-    retention = TopicDefaultsConfig(retention_minutes=minutes, retention_mb=-1)
-    async with broker_world(broker=BrokerConfig(inactive_topics_s=1), defaults=retention) as world:
-        talker = await world.talker()
-        await talker.producer("t")
-        await talker.published(1, 0, b"x")
-        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-        close.close_producer.producer_id, close.close_producer.request_id = 1, 1
-        talker.send(close)
-        await talker.answer(BaseCommand.SUCCESS)
-        (await world.topic("t")).last_used_s -= unused_s
-        await Upkeep(world.broker.service).run_chore("idle")
-        assert bool(world.broker.service.topics.loaded()) is stays
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------

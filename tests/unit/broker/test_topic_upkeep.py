@@ -1,0 +1,196 @@
+"""Looking after topics: trimming, expiry, quotas, idle ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from magnetar.broker import topic_upkeep
+from magnetar.broker.policies.values import BacklogQuota, QuotaPolicy
+from magnetar.broker.upkeep import Upkeep
+from magnetar.config.broker import BrokerConfig
+from magnetar.config.defaults import TopicDefaultsConfig
+from magnetar.config.topic import TopicConfig
+from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.testing.waiting import until
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData, ServerError
+from tests.unit.broker.pulsar.broker_world import broker_world
+
+SINGLE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+FIRST_MESSAGE = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+
+
+class Later(SystemEntropy):
+    """A clock that is ahead."""
+
+    def __init__(self, by_ms: int) -> None:
+        super().__init__()
+        self._by_ms = by_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._by_ms
+
+
+async def test_ledgers_that_every_subscription_has_read_are_trimmed_and_others_are_not() -> None:
+    async with broker_world(topic=TopicConfig(**SINGLE, ledger_minutes_min=0, ledger_entries_max=2)) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.subscribe("t")
+        ids = [await talker.published(1, number, b"x") for number in range(5)]
+        topic = await world.topic("t")
+        await until(lambda: len(topic.log.chain.spans) > 2, "ledgers are rolled")
+        upkeep = Upkeep(world.broker.service)
+        await upkeep.run_chore("trim")
+        assert topic.log.chain.entries == 5
+        talker.flow(10)
+        for _ in ids:
+            await talker.message()
+        talker.ack(ids[-1], cumulative=True, request_id=1)
+        await talker.answer(BaseCommand.ACK_RESPONSE)
+        await upkeep.run_chore("trim")
+        assert topic.log.chain.entries < 5
+
+
+async def test_messages_beyond_their_time_to_live_are_skipped() -> None:
+    async with broker_world(defaults=TopicDefaultsConfig(message_ttl_s=1)) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.subscribe("t")
+        await talker.published(1, 0, b"x")
+        topic = await world.topic("t")
+        assert await topic_upkeep.expire(topic, Later(0)) == 0
+        assert await topic_upkeep.expire(topic, Later(2_000)) == 1
+        assert topic.subscription("s").cursor.backlog_entries() == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        (QuotaPolicy.HOLD_PRODUCERS, ServerError.ProducerBlockedQuotaExceededError),
+        (QuotaPolicy.REFUSE_PRODUCERS, ServerError.ProducerBlockedQuotaExceededException),
+    ],
+)
+async def test_a_backlog_beyond_its_quota_disconnects_producers_and_refuses_them_until_it_shrinks(
+    policy: QuotaPolicy, code: int
+) -> None:
+    defaults = TopicDefaultsConfig(backlog_quota_bytes=1_000, backlog_quota_policy=str(policy))
+    async with broker_world(defaults=defaults) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.subscribe("t")
+        await talker.published(1, 0, b"x" * 2_000)
+        upkeep = Upkeep(world.broker.service)
+        await upkeep.run_chore("quota")
+        await talker.answer(BaseCommand.CLOSE_PRODUCER)
+        assert (await talker.producer("t", 2)).error.error == code
+        await (await world.topic("t")).subscription("s").clear_backlog()
+        await upkeep.run_chore("quota")
+        assert (await talker.producer("t", 2)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_backlog_beyond_its_quota_loses_its_oldest_messages_if_the_policy_says_so() -> None:
+    defaults = TopicDefaultsConfig(backlog_quota_bytes=5_000, backlog_quota_policy=str(QuotaPolicy.SKIP_OLDEST))
+    async with broker_world(defaults=defaults) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.subscribe("t")
+        for number in range(10):
+            await talker.published(1, number, b"x" * 1_000)
+        await Upkeep(world.broker.service).run_chore("quota")
+        left = (await world.topic("t")).subscription("s").cursor.backlog_entries()
+        assert 0 < left < 6
+        assert (await talker.producer("t", 2)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+@pytest.mark.parametrize("policy", [QuotaPolicy.REFUSE_PRODUCERS, QuotaPolicy.SKIP_OLDEST])
+async def test_a_reader_of_what_is_retained_is_no_backlog_and_skips_nothing(policy: QuotaPolicy) -> None:
+    defaults = TopicDefaultsConfig(backlog_quota_bytes=5_000, backlog_quota_s=60, backlog_quota_policy=str(policy))
+    async with broker_world(defaults=defaults) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        for number in range(10):
+            await talker.published(1, number, b"x" * 1_000)
+        await talker.subscribe("t", "reader", durable=False, start_message_id=FIRST_MESSAGE)
+        topic = await world.topic("t")
+        await topic_upkeep.check_quota(topic, Later(120_000))
+        assert topic.quota_error is None
+        assert topic_upkeep.backlog_bytes(topic) == 0
+        assert topic.subscription("reader").cursor.backlog_entries() == 10
+
+
+async def test_a_backlog_that_is_too_large_is_not_cut_by_its_age_where_age_only_refuses_producers() -> None:
+    async with broker_world() as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.subscribe("t")
+        for number in range(10):
+            await talker.published(1, number, b"x" * 1_000)
+        topic = await world.topic("t")
+        topic.policies = dataclasses.replace(
+            topic.policies,
+            storage_quota=BacklogQuota(5_000, -1, QuotaPolicy.SKIP_OLDEST),
+            age_quota=BacklogQuota(-1, 60, QuotaPolicy.REFUSE_PRODUCERS),
+        )
+        await topic_upkeep.check_quota(topic, Later(120_000))
+        assert 0 < topic.subscription("s").cursor.backlog_entries() < 6
+        assert topic.quota_error is not None
+        assert "s old" in str(topic.quota_error)
+
+
+async def test_a_backlog_that_is_too_old_is_not_cut_by_its_size_where_size_only_refuses_producers() -> None:
+    async with broker_world() as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.subscribe("t")
+        for number in range(10):
+            await talker.published(1, number, b"x" * 1_000)
+        topic = await world.topic("t")
+        topic.policies = dataclasses.replace(
+            topic.policies,
+            storage_quota=BacklogQuota(5_000, -1, QuotaPolicy.REFUSE_PRODUCERS),
+            age_quota=BacklogQuota(-1, 60, QuotaPolicy.SKIP_OLDEST),
+        )
+        await topic_upkeep.check_quota(topic, Later(0))
+        assert topic.subscription("s").cursor.backlog_entries() == 10
+        assert topic.quota_error is not None
+        await topic_upkeep.check_quota(topic, Later(120_000))
+        assert topic.subscription("s").cursor.backlog_entries() == 0
+        await topic_upkeep.check_quota(topic, Later(120_000))
+        assert topic.quota_error is None
+
+
+async def test_topics_that_nobody_uses_are_deleted_and_those_with_a_subscription_are_not() -> None:
+    async with broker_world(broker=BrokerConfig(inactive_topics_s=1)) as world:
+        talker = await world.talker()
+        for number, name in enumerate(("idle", "kept", "used")):
+            await talker.producer(name, number)
+        await talker.subscribe("kept")
+        service = world.broker.service
+        for number in (0, 1):
+            close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+            close.close_producer.producer_id, close.close_producer.request_id = number, number
+            talker.send(close)
+            await talker.answer(BaseCommand.SUCCESS)
+        for topic in service.topics.loaded():
+            topic.last_used_s -= 100
+        await Upkeep(service).run_chore("idle")
+        assert sorted(topic.name.local for topic in service.topics.loaded()) == ["kept", "used"]
+
+
+@pytest.mark.parametrize(("minutes", "unused_s", "stays"), [(-1, 10**6, True), (10, 500, True), (10, 700, False)])
+async def test_a_topic_that_nobody_uses_stays_while_its_messages_are_to_be_kept(
+    minutes: int, unused_s: int, stays: bool
+) -> None:
+    retention = TopicDefaultsConfig(retention_minutes=minutes, retention_mb=-1)
+    async with broker_world(broker=BrokerConfig(inactive_topics_s=1), defaults=retention) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        await talker.published(1, 0, b"x")
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id, close.close_producer.request_id = 1, 1
+        talker.send(close)
+        await talker.answer(BaseCommand.SUCCESS)
+        (await world.topic("t")).last_used_s -= unused_s
+        await Upkeep(world.broker.service).run_chore("idle")
+        assert bool(world.broker.service.topics.loaded()) is stays
