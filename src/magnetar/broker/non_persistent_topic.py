@@ -7,7 +7,7 @@ Read next: topic.py, dispatch/non_persistent.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from magnetar.broker.consumer import Consumer
@@ -122,7 +122,13 @@ class NonPersistentTopic(Topic):
             del self._by_name[subscription.name]
             self._transient.pop(subscription.name, None)
 
-    async def seek(self, subscription: SubscriptionLike, position: Position) -> None:
+    async def seek(
+        self,
+        subscription: SubscriptionLike,
+        position: Position,
+        still_unacked: Sequence[int] = (),
+        batch_size: int = 0,
+    ) -> None:
         """There is nothing to go back to."""
 
     async def seek_to_time(self, subscription: SubscriptionLike, publish_ms: int) -> None:

@@ -6,7 +6,7 @@ Read next: subscriptions.py, subscription.py; topic/cursors.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from magnetar.broker.compaction import CompactionRuns
@@ -89,8 +89,14 @@ class SubscribingSide(PublishingSide):
 
     # --- where they stand ---------------------------------------------------------------------------------------------
 
-    async def seek(self, subscription: SubscriptionLike, position: Position) -> None:
-        await self._finish(cast("Subscription", subscription).seek(position))
+    async def seek(
+        self,
+        subscription: SubscriptionLike,
+        position: Position,
+        still_unacked: Sequence[int] = (),
+        batch_size: int = 0,
+    ) -> None:
+        await self._finish(cast("Subscription", subscription).seek(position, still_unacked, batch_size))
 
     async def seek_to_time(self, subscription: SubscriptionLike, publish_ms: int) -> None:
         await self.seek(subscription, await self.log.position_at_time(publish_ms))

@@ -218,7 +218,14 @@ class Topic(ABC):
     async def unsubscribe(self, subscription: SubscriptionLike, consumer: Consumer, *, force: bool) -> None: ...
 
     @abstractmethod
-    async def seek(self, subscription: SubscriptionLike, position: Position) -> None: ...
+    async def seek(
+        self,
+        subscription: SubscriptionLike,
+        position: Position,
+        still_unacked: Sequence[int] = (),
+        batch_size: int = 0,
+    ) -> None:
+        """To this position; of its entry, if it is a batch, only the messages in `still_unacked`, if any are named."""
 
     @abstractmethod
     async def seek_to_time(self, subscription: SubscriptionLike, publish_ms: int) -> None: ...

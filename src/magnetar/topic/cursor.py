@@ -195,15 +195,16 @@ class Cursor:
 
     async def reset(self, position: Position, still_unacked: Sequence[int] | None = None, batch_size: int = 0) -> None:
         """This position is the next to be delivered, or the first entry behind it; EARLIEST and LATEST are positions
-        too. With `still_unacked`, only these messages of its batch. Durable when it returns; if it raises, nothing has
-        changed here. Long properties are forgotten: they belonged to the old position."""
+        too. With `still_unacked`, only these messages of its batch, if that entry is still there. Durable when it
+        returns; if it raises, nothing has changed here. Long properties are forgotten: they belonged to the old
+        position."""
         if self._is_resetting:
             raise SubscriptionFencedError(f"the subscription {self.name} is being reset already: try again after that")
         self._is_resetting = True
         try:
             acks = AckState(self._chain, self._chain.previous_position(position))
-            if still_unacked:
-                acks.acknowledge_batch(self._chain.at_or_after(position), still_unacked, batch_size)
+            if still_unacked and self._chain.contains(position):
+                acks.acknowledge_batch(position, still_unacked, batch_size)
 
             def make() -> Snapshot:
                 acks.version = self._acks.version + 1

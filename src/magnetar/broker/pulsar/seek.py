@@ -1,4 +1,8 @@
-"""SEEK: a subscription begins again at a message, or at a time. All its consumers are disconnected and come back."""
+"""SEEK: a subscription begins again at a message, or at a time. All its consumers are disconnected and come back.
+
+Batch:     the ack set of a message id says which messages of its entry are wanted, as Java's client sends it to seek
+           into a batch; the others count as acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,9 @@ def handle(session: Session, command: BaseCommand) -> None:
 
 async def _seek(session: Session, handle: ConsumerHandle, seek: CommandSeek) -> None:
     if seek.HasField("message_id"):
-        await handle.topic.seek(handle.subscription, position_of(seek.message_id))
+        message_id = seek.message_id
+        wanted = list(message_id.ack_set)
+        await handle.topic.seek(handle.subscription, position_of(message_id), wanted, message_id.batch_size)
     else:
         await handle.topic.seek_to_time(handle.subscription, seek.message_publish_time)
     session.answer(encode_success(seek.request_id))
