@@ -10,11 +10,15 @@ Recorded:  only after the write is durable. When a write fails, its topic is unl
 Ids:       what the cursor's properties can hold: a Java `long`, not negative. A higher one is refused when it is sent.
            In the log, where it may be from before, it is read as Java reads it: as negative, and so it is nothing.
 Chunks:    all chunks of a message have its sequence id; only the last one makes it a whole, here and when replaying.
+Learning:  on a topic that is served already, some messages are on their way that nobody has judged. From the moment
+           it is made, what is published is noted and let through; when all that was on its way before is durable, the
+           log is read, chunks and all. Only then is anything judged, or stored.
 Forgotten: producers that were not connected for long, the oldest first beyond the limit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -55,15 +59,9 @@ class SequenceIds:
     def judge(self, producer: str, sequence_id: int, highest_sequence_id: int, *, counts: bool) -> Verdict:
         """Of an entry that is to be appended. If it is new, it is pushed now. NotAllowedError if its id could not be
         remembered."""
-        if sequence_id > SEQUENCE_ID_MAX or highest_sequence_id > SEQUENCE_ID_MAX:
-            raise NotAllowedError(
-                f"sequence id {max(sequence_id, highest_sequence_id)} of producer {producer!r} is beyond "
-                f"{SEQUENCE_ID_MAX}, the highest that deduplication knows: use lower ones"
-            )
+        _require_known(producer, max(sequence_id, highest_sequence_id))
         if not counts:
-            key = (producer, sequence_id)
-            self._uncounted[key] = self._uncounted.get(key, 0) + 1
-            self._last = (producer, sequence_id, 1)
+            self._push_uncounted(producer, sequence_id)
             return Verdict.NEW
         pushed = self._pushed.get(producer)
         if pushed is None or sequence_id > pushed:
@@ -73,6 +71,22 @@ class SequenceIds:
         persisted = self.persisted.get(producer)
         return Verdict.DUPLICATE if persisted is not None and sequence_id <= persisted else Verdict.UNDECIDED
 
+    def note(self, producer: str, sequence_id: int, highest_sequence_id: int, *, counts: bool) -> None:
+        """An entry that is appended whether or not it is new. NotAllowedError as of `judge`."""
+        highest = max(sequence_id, highest_sequence_id)
+        _require_known(producer, highest)
+        if not counts:
+            self._push_uncounted(producer, sequence_id)
+            return
+        pushed = self._pushed.get(producer)
+        self._last = (producer, pushed)
+        self._pushed[producer] = highest if pushed is None else max(pushed, highest)
+
+    def _push_uncounted(self, producer: str, sequence_id: int) -> None:
+        key = (producer, sequence_id)
+        self._uncounted[key] = self._uncounted.get(key, 0) + 1
+        self._last = (producer, sequence_id, 1)
+
     def on_persisted(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
         """In the order of the log, which is that of `judge` for each producer."""
         if self._uncounted and self._take_uncounted((producer, sequence_id)):
@@ -80,6 +94,10 @@ class SequenceIds:
         highest = _highest_of(sequence_id, highest_sequence_id)
         if highest > self.persisted.get(producer, -1):
             self.persisted[producer] = highest
+
+    def on_read_later(self, producer: str, sequence_id: int) -> None:
+        """Durable, too, but not recorded: `replay` will be told of it."""
+        self._take_uncounted((producer, sequence_id))
 
     def _take_uncounted(self, key: tuple[str, int]) -> bool:
         left = self._uncounted.get(key, 0)
@@ -95,9 +113,10 @@ class SequenceIds:
             return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
             return
-        highest = _highest_of(metadata.sequence_id, metadata.highest_sequence_id)
-        if highest > self.persisted.get(metadata.producer_name, -1):
-            self.persisted[metadata.producer_name] = self._pushed[metadata.producer_name] = highest
+        highest, producer = _highest_of(metadata.sequence_id, metadata.highest_sequence_id), metadata.producer_name
+        if highest > self.persisted.get(producer, -1):
+            self.persisted[producer] = highest
+            self._pushed[producer] = max(self._pushed.get(producer, -1), highest)
 
     def take_back(self) -> None:
         """The entry that was judged last was new, and could not be appended after all."""
@@ -116,6 +135,14 @@ class SequenceIds:
     def forget(self, producer: str) -> None:
         self.persisted.pop(producer, None)
         self._pushed.pop(producer, None)
+
+
+def _require_known(producer: str, sequence_id: int) -> None:
+    if sequence_id > SEQUENCE_ID_MAX:
+        raise NotAllowedError(
+            f"sequence id {sequence_id} of producer {producer!r} is beyond {SEQUENCE_ID_MAX}, the highest that "
+            "deduplication knows: use lower ones"
+        )
 
 
 def _highest_of(sequence_id: int, highest_sequence_id: int) -> int:
@@ -150,9 +177,18 @@ class DedupLog(Protocol):
 
 
 class Deduplication:
-    """Of one topic. Made by `open`, when the whole map is known."""
+    """Of one topic. It judges when `learn` has returned."""
 
-    def __init__(self, cursor: DedupCursor, *, snapshot_entries: int, producers_max: int) -> None:
+    def __init__(
+        self, cursor: DedupCursor, *, snapshot_entries: int, producers_max: int, messages_under_way: int = 0
+    ) -> None:
+        """`messages_under_way` were appended before, and are not durable."""
+        self.is_ready = False
+        """Whether the whole map is known."""
+        self._unjudged = messages_under_way
+        self._all_judged = asyncio.Event()
+        if not messages_under_way:
+            self._all_judged.set()
         self._cursor = cursor
         self._snapshot_entries = snapshot_entries
         self._producers_max = producers_max
@@ -161,16 +197,14 @@ class Deduplication:
         self._seen_s: dict[str, float] = {}
         """Producer that is not connected → since when."""
 
-    @classmethod
-    async def open(
-        cls, log_: DedupLog, cursor: DedupCursor, *, now_s: float, snapshot_entries: int, producers_max: int
-    ) -> Deduplication:
-        dedup = cls(cursor, snapshot_entries=snapshot_entries, producers_max=producers_max)
-        await dedup._replay(log_)
-        dedup._seen_s = dict.fromkeys(dedup._ids.persisted, now_s)
-        if dedup._unsaved >= snapshot_entries:
-            dedup.save(log_.last_confirmed)
-        return dedup
+    async def learn(self, log_: DedupLog, now_s: float) -> None:
+        """The caller brings the timeout."""
+        await self._all_judged.wait()
+        await self._replay(log_)
+        self.is_ready = True  # In the turn in which the end of the log was met: what is behind it was noted.
+        self._seen_s = dict.fromkeys(self._ids.persisted, now_s)
+        if self._unsaved >= self._snapshot_entries:
+            self.save(log_.last_confirmed)
 
     async def _replay(self, log_: DedupLog) -> None:
         position = log_.chain.next_position(self._cursor.mark_delete)
@@ -192,15 +226,35 @@ class Deduplication:
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def judge(self, publish: Publish, *, counts: bool) -> Verdict:
-        return self._ids.judge(publish[0].name, publish[1], publish[2], counts=counts)
+        if self.is_ready:
+            return self._ids.judge(publish[0].name, publish[1], publish[2], counts=counts)
+        self._ids.note(publish[0].name, publish[1], publish[2], counts=counts)
+        return Verdict.NEW
 
     def on_persisted(self, run: Sequence[Publish], last: Position) -> None:
+        if not self.is_ready:
+            self._no_longer_under_way(run)
+            return
         on_persisted = self._ids.on_persisted
         for publish in run:
             on_persisted(publish[0].name, publish[1], publish[2])
         self._unsaved += len(run)
         if self._unsaved >= self._snapshot_entries:
             self.save(last)
+
+    def on_lost(self, run: Sequence[Publish]) -> None:
+        """They will never be durable: the topic was terminated before their turn."""
+        self._no_longer_under_way(run)
+
+    def _no_longer_under_way(self, run: Sequence[Publish]) -> None:
+        """While it learns, nothing is recorded here: the log is read behind it."""
+        for publish in run:
+            if self._unjudged > 0:
+                self._unjudged -= max(1, publish[3])
+            else:
+                self._ids.on_read_later(publish[0].name, publish[1])
+        if self._unjudged <= 0:
+            self._all_judged.set()
 
     def take_back(self) -> None:
         """What was judged last is not appended."""
@@ -220,8 +274,9 @@ class Deduplication:
         self._cursor.flush_soon()
 
     async def snapshot(self, last: Position) -> None:
-        """The same, and durable when this returns. Nothing to do if nothing came since the last one."""
-        if self._unsaved:
+        """The same, and durable when this returns. Nothing to do if nothing came since the last one, or if what is
+        known is not all."""
+        if self._unsaved and self.is_ready:
             self.save(last)
         await self._cursor.flush()
 

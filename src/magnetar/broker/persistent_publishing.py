@@ -167,6 +167,8 @@ class PublishingSide(Topic):
     def on_append_failed(self, tokens: Sequence[Publish], error: MagnetarError) -> None:
         if not isinstance(error, TopicTerminatedError):  # Else it takes no more, and is read to its end.
             self._refuse(error)
+        elif self.dedup is not None:
+            self.dedup.on_lost(tokens)
         by_producer: dict[Producer, list[Publish]] = {}
         for publish in tokens:
             by_producer.setdefault(publish[0], []).append(publish)

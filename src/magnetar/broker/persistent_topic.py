@@ -137,8 +137,16 @@ class PersistentTopic(SubscribingSide):
 
     def apply(self, policies: EffectivePolicies) -> None:
         super().apply(policies)
-        if policies.deduplication != (self.dedup is not None) and self._dedup_check is None:
+        if not (self._is_dedup_as_wanted or self.is_switching_dedup or self._is_gone):
             self._dedup_check = self.loop.create_task(self._check_dedup_again(), name=f"dedup {self.name}")
+
+    @property
+    def is_switching_dedup(self) -> bool:
+        return self._dedup_check is not None
+
+    @property
+    def _is_dedup_as_wanted(self) -> bool:
+        return self.policies.deduplication == (self.dedup is not None)
 
     async def check_dedup(self) -> None:
         """Begins or ends deduplication, as the policies say."""
@@ -146,21 +154,28 @@ class PersistentTopic(SubscribingSide):
         if wanted and self.dedup is None:
             broker = self._parts.config.broker
             cursor = self.cursors.get(DEDUP_CURSOR) or await self.cursors.create(DEDUP_CURSOR, LATEST)
-            self.dedup = await Deduplication.open(
-                self.log,
+            self.dedup = Deduplication(
                 cursor,
-                now_s=self.loop.time(),
                 snapshot_entries=broker.deduplication_snapshot_entries,
                 producers_max=broker.deduplication_producers_max,
+                messages_under_way=self._messages_under_way(),
             )
-        elif not wanted and self.cursors.get(DEDUP_CURSOR) is not None:
+            await self.dedup.learn(self.log, self.loop.time())
+        elif not wanted:
             self.dedup = None
-            await self.cursors.delete(DEDUP_CURSOR)
+            if self.cursors.get(DEDUP_CURSOR) is not None:
+                await self.cursors.delete(DEDUP_CURSOR)
+
+    def _messages_under_way(self) -> int:
+        """Appended, and not durable. What a terminated topic had in line when it ended will never be."""
+        return 0 if self.log.is_terminated else self.log.next_index - self.log.next_confirmed_index
 
     async def _check_dedup_again(self) -> None:
+        """Until it is as the policies want it, which may change meanwhile."""
         try:
             async with asyncio.timeout(self._parts.config.upkeep.topic_load_timeout_ms / 1000):
-                await self.check_dedup()
+                while not self._is_dedup_as_wanted:
+                    await self.check_dedup()
         except (MagnetarError, TimeoutError) as error:  # Loading it again does it, or says why not.
             self.on_fenced(TopicFencedError(f"deduplication of {self.name} could not be changed: {error}"))
         finally:

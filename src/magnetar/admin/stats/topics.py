@@ -66,7 +66,7 @@ async def topic_stats(service: BrokerService, topic: Topic, rates: RateBook, opt
             "waitingPublishers": topic.producers.waiting,
             "subscriptions": subscriptions,
             "replication": {},
-            "deduplicationStatus": "Disabled" if topic.dedup is None else "Enabled",
+            "deduplicationStatus": _deduplication(topic),
         }
         | _epoch(topic)
         | _sums(subscriptions)
@@ -108,6 +108,12 @@ async def _storage(topic: PersistentTopic, subscriptions: dict[str, Any], option
         "publishRateLimitedTimes": 0,
         "earliestMsgPublishTimeInBacklogs": min(known, default=0) if options.earliest_time else 0,
     }
+
+
+def _deduplication(topic: PersistentTopic) -> str:
+    if topic.dedup is None:
+        return "Disabled"
+    return "Enabled" if topic.dedup.is_ready else "Recovering"
 
 
 def _epoch(topic: Topic) -> dict[str, Any]:
