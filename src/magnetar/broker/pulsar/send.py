@@ -27,25 +27,27 @@ def handle_run(session: Session, buffer: Buffer, start: int, run: SendRun) -> in
     sends, view, now = run.sends, memoryview(buffer), session.loop.time()
     first, count, size = 0, len(sends), 0
     taken = 0
-    while first < count:
-        producer_id = sends[first][0]
-        end = _end_of_producer(sends, first)
-        producer = session.producers.get(producer_id)
-        if producer is None or producer.is_closed:
-            _drop(session, producer_id)
-            first = end
-            continue
-        published = producer.topic.publish_run(producer, sends, first, end, view, now)
-        size += published.size
-        taken += published.entries
-        for sequence_id, error in published.refused:
-            _refuse(session, producer_id, sequence_id, error)
-        first = published.end
-        if first < end:
-            producer.topic.wait_for_room(session)
-            break
-    if taken:
-        session.on_taken(taken, size)
+    try:
+        while first < count:
+            producer_id = sends[first][0]
+            end = _end_of_producer(sends, first)
+            producer = session.producers.get(producer_id)
+            if producer is None or producer.is_closed:
+                _drop(session, producer_id)
+                first = end
+                continue
+            published = producer.topic.publish_run(producer, sends, first, end, view, now)
+            size += published.size
+            taken += published.entries
+            for sequence_id, error in published.refused:
+                _refuse(session, producer_id, sequence_id, error)
+            first = published.end
+            if first < end:
+                producer.topic.wait_for_room(session)
+                break
+    finally:  # Also of what came before a message that ends the connection: it will be given back.
+        if taken:
+            session.on_taken(taken, size)
     return sends[first - 1][4] + sends[first - 1][5] if first else start
 
 

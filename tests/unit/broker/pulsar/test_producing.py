@@ -6,7 +6,7 @@ from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.testing.waiting import until
-from magnetar.wire.pulsar.encode import encode_command
+from magnetar.wire.pulsar.encode import encode_command, encode_send_head
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, ProducerAccessMode, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, batch, broker_world, message
 
@@ -198,6 +198,25 @@ async def test_a_message_for_a_producer_that_never_was_ends_the_connection(world
     await talker.producer("t")
     talker.publish(9, 0, b"x")
     await talker.wait_closed()
+
+
+async def test_what_came_before_a_message_for_a_producer_that_never_was_is_counted_as_any_other(
+    world: BrokerWorld,
+) -> None:
+    talker = await world.talker()
+    await talker.producer("t")
+    memory = world.broker.front_end.memory
+    world.cluster.hang(0)
+    bodies = [message(b"x" * 1_000, number) for number in range(20)]
+    frames = [encode_send_head(1, number, 0, 1, len(body)) + body for number, body in enumerate(bodies)]
+    stray = encode_send_head(9, 0, 0, 1, len(bodies[0])) + bodies[0]
+    talker.write(b"".join(frames) + stray)  # One read of the socket.
+    await talker.wait_closed()
+    assert memory.used_bytes == sum(len(body) for body in bodies)
+    world.cluster.wake(0)
+    topic = await world.topic("t")
+    await until(lambda: topic.log.chain.entries == len(bodies), "they are durable")
+    assert memory.used_bytes == 0
 
 
 async def test_a_message_for_a_producer_that_was_just_closed_is_dropped_and_nothing_else(world: BrokerWorld) -> None:
