@@ -13,6 +13,7 @@ from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
 from magnetar.broker.sink_marks import PREFIX as SINK_PREFIX
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic_upkeep import truncate
 
 _ONE = f"/admin/v2/persistent/{TOPIC}"
 _OUR_PROPERTIES = ("index", "pulsar.topic.epoch")
@@ -90,20 +91,7 @@ async def unload_topic(call: Call) -> None:
 
 async def truncate_topic(call: Call) -> None:
     for name in await call.topics():
-        await _truncate(await call.persistent(name))
-
-
-async def _truncate(topic: PersistentTopic) -> None:
-    subscriptions = list(topic.subscriptions.values())
-    for subscription in subscriptions:
-        await subscription.clear_backlog()
-    if topic.log.is_terminated:
-        await topic.log.trim(topic.log.last_confirmed)
-    else:
-        await topic.log.truncate()
-    topic.cursors.on_trimmed()
-    for subscription in subscriptions:
-        subscription.cursor_moved()
+        await truncate(await call.persistent(name))
 
 
 async def terminate_topic(call: Call) -> dict[str, Any]:

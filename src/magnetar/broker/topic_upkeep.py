@@ -1,6 +1,7 @@
 """Looking after one loaded topic: what it gives back, what it forgets, whom it holds up.
 
 Trim:      ledgers that every durable cursor has passed, durably, and that retention does not want; never the last one.
+Truncate:  all of them, read or not; deduplication remembers what was in them, durably, before they go.
 Compact:   when more is not compacted than the policies' threshold.
 Expire:    messages beyond their time to live count as acknowledged on every subscription.
 Quota:     a backlog of durable subscriptions beyond its size or age, each with a policy of its own: producers are
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.broker.compaction import CompactionStatus
+from magnetar.broker.dedup import CURSOR_NAME as DEDUP_CURSOR
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.policies.values import DeleteMode, QuotaPolicy
 from magnetar.broker.sink_marks import has_marks
@@ -27,7 +29,7 @@ from magnetar.broker.topic import Topic
 from magnetar.errors import BacklogQuotaExceededError
 from magnetar.runtime.entropy import Entropy
 from magnetar.topic.log_search import time_of
-from magnetar.topic.position import LATEST
+from magnetar.topic.position import LATEST, Position
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,28 @@ async def trim(topic: PersistentTopic) -> int:
     if gone:
         topic.cursors.on_trimmed()
     return len(gone)
+
+
+async def truncate(topic: PersistentTopic) -> None:
+    """Drops every message there is now, whether or not it was read."""
+    subscriptions = list(topic.subscriptions.values())
+    for subscription in subscriptions:
+        await subscription.clear_backlog()
+    if not topic.log.is_terminated:
+        await topic.log.roll()
+    await topic.log.trim(await _known_to_dedup(topic, topic.log.last_confirmed))
+    topic.cursors.on_trimmed()
+    for subscription in subscriptions:
+        subscription.cursor_moved()
+
+
+async def _known_to_dedup(topic: PersistentTopic, up_to: Position) -> Position:
+    """As far as deduplication would know its messages without the log, also after a crash."""
+    cursor = topic.cursors.get(DEDUP_CURSOR)
+    if topic.dedup is None or cursor is None:
+        return up_to
+    await topic.dedup.snapshot(up_to)
+    return min(up_to, cursor.stored_mark_delete)
 
 
 def compact_if_due(topic: PersistentTopic) -> bool:

@@ -30,7 +30,7 @@ from magnetar.topic.log_reads import LogReads
 from magnetar.topic.log_search import first_position_where, time_of
 from magnetar.topic.node import TopicNode
 from magnetar.topic.opening import open_node
-from magnetar.topic.position import LATEST, Position
+from magnetar.topic.position import Position
 from magnetar.topic.switching import delete_ledgers
 from magnetar.topic.trimming import Retention, ledgers_to_drop
 from magnetar.wire.bookkeeper.frames import Buffer
@@ -253,12 +253,6 @@ class TopicLog:
             now_ms = self._parts.entropy.wall_ms()
             consumed = min(consumed, *self._held.values()) if self._held else consumed
             return await self._drop(ledgers_to_drop(self.chain.spans, consumed, retention, now_ms))
-
-    async def truncate(self) -> list[LedgerSpan]:
-        """Drops every entry there is now, but for what is held. The owner moves its cursors to the end, before or
-        after."""
-        await self.roll()
-        return await self.trim(LATEST)
 
     async def _drop(self, spans: list[LedgerSpan]) -> list[LedgerSpan]:
         if spans:

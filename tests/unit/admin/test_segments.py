@@ -11,6 +11,7 @@ import pytest
 from magnetar.admin import segment_book
 from magnetar.admin.segments import position_after_bytes
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.topic_upkeep import truncate
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError, MagnetarError
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import decode
@@ -96,7 +97,7 @@ async def test_a_trimmed_topic_says_where_it_begins() -> None:
     async with admin_world() as world:
         await world.publish(4)
         topic = await world.world.topic("t")
-        await topic.log.truncate()
+        await truncate(topic)
         await world.publish(1, first=4)
         found = await _segments(world)
         assert [ledger["firstIndex"] for ledger in found["ledgers"]] == [4]

@@ -13,6 +13,7 @@ from magnetar.broker.sink_marks import property_of
 from magnetar.config.broker import BrokerConfig
 from magnetar.errors import MetadataUnavailableError
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
+from tests.unit.broker.pulsar.broker_world import BrokerWorld
 
 DEFAULT = f"{V2}/persistent/public/default"
 
@@ -260,3 +261,20 @@ async def test_a_lookup_names_the_broker_and_the_bundle() -> None:
         assert (await world.get("/lookup/v2/topic/persistent/public/default/t?listenerName=x")).status == 412
         assert (await world.get("/lookup/v2/topic/queue/public/default/t")).status == 412
         assert (await world.get("/lookup/v2/topic/persistent/public/nothing/t")).status == 404
+
+
+async def test_a_truncated_topic_still_knows_what_its_producers_have_sent_after_a_crash() -> None:
+    async with admin_world(broker=BrokerConfig(deduplication=True)) as world:
+        talker = await world.talker()
+        await talker.producer("t", producer_name="p")
+        for number in range(10):
+            await talker.published(1, number, b"x")
+        await world.done("DELETE", f"{TOPIC}/truncate")
+        assert (await world.world.topic("t")).log.chain.entries == 0
+        next_owner = BrokerWorld(world.world.cluster, world.world.config)
+        await next_owner.start()  # The first one has stored nothing since.
+        try:
+            made = await (await next_owner.talker()).producer("t", producer_name="p")
+            assert made.producer_success.last_sequence_id == 9
+        finally:
+            await next_owner.stop()

@@ -141,7 +141,7 @@ async def test_nothing_that_is_needed_to_go_on_is_trimmed(monkeypatch: pytest.Mo
         topic = await loaded(world)
         await topic.log.roll()
         assert await topic_upkeep.trim(topic) == 0  # Nobody subscribes: all of it would go.
-        await topic.log.truncate()
+        await topic_upkeep.truncate(topic)
         await world.broker_world.restart()
         topic = await loaded(world)
         assert await topic_upkeep.trim(topic) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -50,6 +51,41 @@ async def test_ledgers_that_every_subscription_has_read_are_trimmed_and_others_a
         await talker.answer(BaseCommand.ACK_RESPONSE)
         await upkeep.run_chore("trim")
         assert topic.log.chain.entries < 5
+
+
+async def test_ledgers_that_deduplication_would_need_after_a_crash_are_not_trimmed() -> None:
+    broker = BrokerConfig(deduplication=True)
+    async with broker_world(broker=broker, topic=TopicConfig(**SINGLE, ledger_minutes_min=0)) as world:
+        talker = await world.talker()
+        await talker.producer("t", producer_name="p")
+        for number in range(5):
+            await talker.published(1, number, b"x")
+        topic = await world.topic("t")
+        await topic.log.roll()
+        upkeep = Upkeep(world.broker.service)
+        await upkeep.run_chore("trim")
+        assert topic.log.chain.entries == 5
+        await upkeep.run_chore("dedup")
+        await upkeep.run_chore("trim")
+        assert topic.log.chain.entries == 0
+
+
+async def test_a_topic_truncated_while_deduplication_learns_keeps_what_is_not_learned() -> None:
+    async with broker_world() as world:
+        talker = await world.talker()
+        await talker.producer("t", producer_name="p")
+        topic = await world.topic("t")
+        await talker.published(1, 0, b"x")
+        world.cluster.hang(0)
+        talker.publish(1, 1, b"x")
+        await until(lambda: topic.log.next_index == 2, "the second is on its way")
+        topic.apply(dataclasses.replace(topic.policies, deduplication=True))
+        await until(lambda: topic.dedup is not None, "it learns")
+        truncating = asyncio.ensure_future(topic_upkeep.truncate(topic))
+        world.cluster.wake(0)
+        await truncating
+        await until(lambda: topic.dedup is not None and topic.dedup.is_ready, "it has learned")
+        assert topic.last_sequence_id("p") == 1
 
 
 async def test_messages_beyond_their_time_to_live_are_skipped() -> None:

@@ -1,4 +1,4 @@
-"""Giving room back: trim, truncate, delete."""
+"""Giving room back: trim, delete."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ async def test_retention_keeps_consumed_ledgers() -> None:
         assert len(await log.trim(LATEST, retention_ms=HOUR_MS, retention_bytes=-1)) == 2
 
 
-async def test_truncated_topic_has_no_entries_and_goes_on_counting() -> None:
+async def test_topic_rolled_and_trimmed_to_its_end_has_no_entries_and_goes_on_counting() -> None:
     async with log_world() as world:
         log, heard = await three_ledgers(world)
-        dropped = await log.truncate()
+        await log.roll()
+        dropped = await log.trim(LATEST)
         assert len(dropped) == 3
         assert await read_all(log) == []
         assert log.chain.entries == 0
@@ -51,10 +52,11 @@ async def test_truncated_topic_has_no_entries_and_goes_on_counting() -> None:
         assert entry.head.index == 30
 
 
-async def test_index_goes_on_after_everything_was_truncated_and_the_topic_opened_again() -> None:
+async def test_index_goes_on_after_everything_was_trimmed_and_the_topic_opened_again() -> None:
     async with log_world() as world:
         log, _ = await three_ledgers(world)
-        await log.truncate()
+        await log.roll()
+        await log.trim(LATEST)
         await log.aclose()
         again, heard = await world.open()
         assert again.next_index == 30
