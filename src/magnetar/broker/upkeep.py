@@ -1,6 +1,7 @@
 """Upkeep: one task that looks after all loaded topics, each chore at its own interval.
 
-A chore that fails for one topic is logged, and done again next time; the others go on. Topics are taken one after the
+A chore that fails for one topic is logged, and done again next time; the others go on, also after what nobody expected:
+else a single topic would end the upkeep of all, for as long as the broker runs. Topics are taken one after the
 other, with a turn of the loop between them, so that thousands of them do not stall the clients.
 Read next: topic_upkeep.py
 """
@@ -75,6 +76,8 @@ class Upkeep:
                     await chore.work(topic)
             except (MagnetarError, TimeoutError) as error:
                 log.warning("upkeep failed", extra={"chore": name, "topic": str(topic.name), "why": str(error)})
+            except Exception:
+                log.exception("upkeep failed unexpectedly", extra={"chore": name, "topic": str(topic.name)})
             await asyncio.sleep(0)
 
     async def _trim(self, topic: Topic) -> None:

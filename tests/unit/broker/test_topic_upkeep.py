@@ -8,11 +8,13 @@ import dataclasses
 import pytest
 
 from magnetar.broker import topic_upkeep
+from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.policies.values import BacklogQuota, QuotaPolicy
 from magnetar.broker.upkeep import Upkeep
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.topic import TopicConfig
+from magnetar.config.upkeep import UpkeepConfig
 from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData, ServerError
@@ -230,3 +232,29 @@ async def test_a_topic_that_nobody_uses_stays_while_its_messages_are_to_be_kept(
         (await world.topic("t")).last_used_s -= unused_s
         await Upkeep(world.broker.service).run_chore("idle")
         assert bool(world.broker.service.topics.loaded()) is stays
+
+
+# --- the chores themselves --------------------------------------------------------------------------------------------
+
+
+async def test_a_chore_that_nobody_expected_to_fail_on_one_topic_is_done_on_the_others_and_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_world(upkeep=UpkeepConfig(retention_check_s=1)) as world:
+        talker = await world.talker()
+        for number, name in enumerate(("first", "bad", "last")):
+            await talker.producer(name, number)
+        looked_at: list[str] = []
+
+        async def trim(topic: PersistentTopic) -> int:
+            looked_at.append(topic.name.local)
+            if topic.name.local == "bad":
+                raise KeyError("nobody expected that")
+            return 0
+
+        monkeypatch.setattr(topic_upkeep, "trim", trim)
+        await until(lambda: looked_at.count("last") >= 2, "the broker's own upkeep has come round twice")
+        assert looked_at[:3] == ["first", "bad", "last"]
+        failed = [each for each in caplog.records if each.exc_info and each.exc_info[0] is KeyError]
+        assert len(failed) >= 2
+        assert getattr(failed[0], "topic", "").endswith("/bad")
