@@ -13,11 +13,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.broker.dedup import Deduplication, Verdict
+from magnetar.broker.dedup import Deduplication
 from magnetar.broker.finishing import Finishing
 from magnetar.broker.names import TopicName
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer import Producer, Publish, Published
+from magnetar.broker.sequence_ids import Verdict
 from magnetar.broker.topic import Topic
 from magnetar.errors import (
     BacklogQuotaExceededError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.broker.dedup import SequenceIds
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.sequence_ids import SequenceIds
 from magnetar.errors import NotAllowedError
 from magnetar.sim.mutants.mutant import Mutant
 from magnetar.sim.mutants.planting import Edit

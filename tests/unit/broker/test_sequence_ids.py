@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dedup import SequenceIds, Verdict
+from magnetar.broker.sequence_ids import SequenceIds, Verdict
 from magnetar.errors import NotAllowedError
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
