@@ -3,6 +3,8 @@
 Judged:    by the sequence ids of its producer (sequence_ids.py).
 Durable:   cursor `pulsar.dedup`: the persisted ids as its long properties, its mark-delete position is where they were
            taken. On open the entries behind it are read, before anybody may publish.
+Snapshot:  after so many entries; or so long after the first one that it does not have, as the policies say; and when
+           the topic is closed.
 Recorded:  only after the write is durable. When a write fails, its topic is unloaded, and this with it: what is in the
            log then decides.
 Learning:  on a topic that is served already, some messages are on their way that nobody has judged. From the moment
@@ -57,9 +59,15 @@ class Deduplication:
     """Of one topic. It judges when `learn` has returned."""
 
     def __init__(
-        self, cursor: DedupCursor, *, snapshot_entries: int, producers_max: int, messages_under_way: int = 0
+        self,
+        cursor: DedupCursor,
+        *,
+        snapshot_s: int,
+        snapshot_entries: int,
+        producers_max: int,
+        messages_under_way: int = 0,
     ) -> None:
-        """`messages_under_way` were appended before, and are not durable."""
+        """`messages_under_way` were appended before, and are not durable. A `snapshot_s` of 0: never by time."""
         self.is_ready = False
         """Whether the whole map is known."""
         self._unjudged = messages_under_way
@@ -67,10 +75,13 @@ class Deduplication:
         if not messages_under_way:
             self._all_judged.set()
         self._cursor = cursor
+        self._snapshot_s = snapshot_s
         self._snapshot_entries = snapshot_entries
         self._producers_max = producers_max
         self._ids = SequenceIds(cursor.long_properties)
         self._unsaved = 0
+        self._last = cursor.mark_delete  # That is durable.
+        self._timer: asyncio.TimerHandle | None = None
         self._seen_s: dict[str, float] = {}
         """Producer that is not connected → since when."""
 
@@ -80,8 +91,8 @@ class Deduplication:
         await self._replay(log_)
         self.is_ready = True  # In the turn in which the end of the log was met: what is behind it was noted.
         self._seen_s = dict.fromkeys(self._ids.persisted, now_s)
-        if self._unsaved >= self._snapshot_entries:
-            self.save(log_.last_confirmed)
+        self._last = log_.last_confirmed
+        self._save_when_due()
 
     async def _replay(self, log_: DedupLog) -> None:
         position = log_.chain.next_position(self._cursor.mark_delete)
@@ -116,8 +127,8 @@ class Deduplication:
         for publish in run:
             on_persisted(publish[0].name, publish[1], publish[2])
         self._unsaved += len(run)
-        if self._unsaved >= self._snapshot_entries:
-            self.save(last)
+        self._last = last
+        self._save_when_due()
 
     def on_lost(self, run: Sequence[Publish]) -> None:
         """They will never be durable: the topic was terminated before their turn."""
@@ -143,19 +154,40 @@ class Deduplication:
 
     # --- remembering --------------------------------------------------------------------------------------------------
 
-    def save(self, last: Position) -> None:
+    def _save_when_due(self) -> None:
+        if self._unsaved >= self._snapshot_entries:
+            self._save()
+        elif self._unsaved and self._timer is None and self._snapshot_s:
+            self._timer = asyncio.get_running_loop().call_later(self._snapshot_s, self._save)
+
+    def _save(self) -> None:
         """The map as it is belongs to the last entry that is durable; it is stored soon."""
+        self.close()
         self._unsaved = 0
-        self._cursor.acknowledge_to(last)
+        self._cursor.acknowledge_to(self._last)
         self._cursor.set_long_properties(self._ids.persisted)
         self._cursor.flush_soon()
 
-    async def snapshot(self, last: Position) -> None:
-        """The same, and durable when this returns. Nothing to do if nothing came since the last one, or if what is
-        known is not all."""
+    async def snapshot(self) -> None:
+        """What is known is durable when this returns. Nothing to do if nothing came since the last one, or if it is
+        not all yet."""
         if self._unsaved and self.is_ready:
-            self.save(last)
+            self._save()
         await self._cursor.flush()
+
+    def set_snapshot_s(self, snapshot_s: int) -> None:
+        """From now on."""
+        if snapshot_s != self._snapshot_s:
+            self._snapshot_s = snapshot_s
+            self.close()
+            if self.is_ready:
+                self._save_when_due()
+
+    def close(self) -> None:
+        """Nothing is saved by time any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def on_connected(self, producer: str) -> None:
         self._seen_s.pop(producer, None)

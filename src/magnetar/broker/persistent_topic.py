@@ -137,6 +137,8 @@ class PersistentTopic(SubscribingSide):
 
     def apply(self, policies: EffectivePolicies) -> None:
         super().apply(policies)
+        if self.dedup is not None:
+            self.dedup.set_snapshot_s(policies.deduplication_snapshot_s)
         if not (self._is_dedup_as_wanted or self.is_switching_dedup or self._is_gone):
             self._dedup_check = self.loop.create_task(self._check_dedup_again(), name=f"dedup {self.name}")
 
@@ -156,15 +158,21 @@ class PersistentTopic(SubscribingSide):
             cursor = self.cursors.get(DEDUP_CURSOR) or await self.cursors.create(DEDUP_CURSOR, LATEST)
             self.dedup = Deduplication(
                 cursor,
+                snapshot_s=self.policies.deduplication_snapshot_s,
                 snapshot_entries=broker.deduplication_snapshot_entries,
                 producers_max=broker.deduplication_producers_max,
                 messages_under_way=self._messages_under_way(),
             )
             await self.dedup.learn(self.log, self.loop.time())
         elif not wanted:
-            self.dedup = None
+            self._forget_dedup()
             if self.cursors.get(DEDUP_CURSOR) is not None:
                 await self.cursors.delete(DEDUP_CURSOR)
+
+    def _forget_dedup(self) -> None:
+        if self.dedup is not None:
+            self.dedup.close()
+            self.dedup = None
 
     def _messages_under_way(self) -> int:
         """Appended, and not durable. What a terminated topic had in line when it ended will never be."""
@@ -217,6 +225,7 @@ class PersistentTopic(SubscribingSide):
         try:
             await self._store_for_the_next_owner()
         finally:
+            self._forget_dedup()
             await self.log.aclose()
 
     async def _store_for_the_next_owner(self) -> None:
@@ -225,7 +234,7 @@ class PersistentTopic(SubscribingSide):
             return
         with contextlib.suppress(MagnetarError):  # Without it more of the log is replayed.
             if self.dedup is not None:
-                await self.dedup.snapshot(self.log.last_confirmed)
+                await self.dedup.snapshot()
         await self.cursors.aclose()
 
     async def delete(self, *, force: bool = False, with_subscriptions: bool = False) -> None:
@@ -248,6 +257,7 @@ class PersistentTopic(SubscribingSide):
         except BaseException:
             self._is_gone = False  # It can be closed, and loaded again.
             raise
+        self._forget_dedup()
 
 
 def _config_for(config: TopicConfig, policies: EffectivePolicies) -> TopicConfig:

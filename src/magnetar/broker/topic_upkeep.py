@@ -8,7 +8,8 @@ Quota:     a backlog of durable subscriptions beyond its size or age, each with 
            disconnected and refused, to hold or to fail as the policy says; or the oldest messages of the slowest
            subscriptions are skipped until it fits. Readers have no backlog: nothing is kept for them.
 Idle:      a topic that nobody is connected to, and that has no subscription (or none with anything to read), is
-           deleted after a while; subscriptions that nobody uses, too, if the policies say so.
+           deleted after a while; subscriptions that nobody uses, too, if the policies say so. Deduplication forgets
+           producers that have not been there for long.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ async def _known_to_dedup(topic: PersistentTopic, up_to: Position) -> Position:
     cursor = topic.cursors.get(DEDUP_CURSOR)
     if topic.dedup is None or cursor is None:
         return up_to
-    await topic.dedup.snapshot(up_to)
+    await topic.dedup.snapshot()
     return min(up_to, cursor.stored_mark_delete)
 
 
@@ -229,9 +230,7 @@ def _is_retained(topic: PersistentTopic, unused_s: float) -> bool:
     return topic.log.chain.entries > 0 and (minutes < 0 or unused_s < minutes * 60)
 
 
-async def remember_producers(topic: PersistentTopic, idle_s: float, now_s: float) -> None:
-    if topic.dedup is None:
-        return
-    connected = frozenset(producer.name for producer in topic.producers)
-    topic.dedup.forget_idle(now_s - idle_s, connected.__contains__)
-    await topic.dedup.snapshot(topic.log.last_confirmed)
+def forget_producers(topic: PersistentTopic, idle_s: float, now_s: float) -> None:
+    if topic.dedup is not None:
+        connected = frozenset(producer.name for producer in topic.producers)
+        topic.dedup.forget_idle(now_s - idle_s, connected.__contains__)

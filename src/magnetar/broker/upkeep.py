@@ -36,14 +36,13 @@ class _Chore:
 class Upkeep:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        config, broker = service.config.upkeep, service.config.broker
+        config = service.config.upkeep
         self._chores = [
             _Chore("trim", config.retention_check_s, self._trim),
             _Chore("compact", config.compaction_check_s, self._compact),
             _Chore("expire", config.expiry_check_s, self._expire),
             _Chore("quota", config.backlog_quota_check_s, self._check_quota),
             _Chore("idle", config.inactive_check_s, self._end_idle),
-            _Chore("dedup", broker.deduplication_snapshot_s, self._remember),
         ]
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -101,8 +100,6 @@ class Upkeep:
         if topic_upkeep.is_idle(topic, self._loop.time()):
             log.info("a topic is deleted: nobody used it", extra={"topic": str(topic.name)})
             await self._service.delete_topic(topic.name, with_subscriptions=True)
-
-    async def _remember(self, topic: Topic) -> None:
-        if isinstance(topic, PersistentTopic):
+        elif isinstance(topic, PersistentTopic):
             idle_s = self._service.config.broker.deduplication_producer_idle_minutes * 60
-            await topic_upkeep.remember_producers(topic, idle_s, self._loop.time())
+            topic_upkeep.forget_producers(topic, idle_s, self._loop.time())

@@ -141,7 +141,7 @@ async def test_what_it_has_not_learned_yet_is_not_taken_for_all_by_who_loads_the
         switch(topic, on=True)
         await until(lambda: topic.dedup is not None, "it is being switched on")
         assert topic.dedup is not None
-        await topic.dedup.snapshot(topic.log.last_confirmed)
+        await topic.dedup.snapshot()
         cursor = topic.cursors.get(CURSOR_NAME)
         assert cursor is not None
         before = cursor.mark_delete
@@ -149,7 +149,7 @@ async def test_what_it_has_not_learned_yet_is_not_taken_for_all_by_who_loads_the
         await receipts(talker, 1)
         await until_on(topic)
         assert cursor.mark_delete == before
-        await topic.dedup.snapshot(topic.log.last_confirmed)
+        await topic.dedup.snapshot()
         assert cursor.mark_delete == topic.log.last_confirmed
         assert cursor.long_properties == {"p": 0}
 
