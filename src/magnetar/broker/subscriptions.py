@@ -185,6 +185,7 @@ class Subscriptions:
             messages_per_second=0 if rate is None else max(0, rate.messages),
             bytes_per_second=0 if rate is None else max(0, rate.bytes),
             rate_period_s=1 if rate is None else rate.period_s,
+            pause_on_ack_state=policies.pause_on_ack_state,
         )
 
 

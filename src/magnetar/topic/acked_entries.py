@@ -105,6 +105,10 @@ class AckedEntries:
         found = self.flags.find(0, start)
         return self.base + (len(self.flags) if found < 0 else found)
 
+    def last(self) -> int:
+        """The highest acknowledged one; `floor` − 1 if there is none."""
+        return self.base + self.flags.rfind(1)
+
     def count(self, entries: int) -> int:
         """Acknowledged entries from `floor` on, below this id."""
         run = max(min(self.base, entries) - self.floor, 0)

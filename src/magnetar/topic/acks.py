@@ -207,6 +207,13 @@ class AckState:
         """Whether anything behind the mark-delete position is acknowledged, be it in part."""
         return bool(self._ledgers or self._batches)
 
+    @property
+    def last_acknowledged(self) -> Position:
+        """Behind it nothing is acknowledged, not even in part."""
+        ledger_id = max(self._ledgers, default=None)
+        last = self.mark_delete if ledger_id is None else Position(ledger_id, self._ledgers[ledger_id].last())
+        return max(last, max(self._batches, default=last))
+
     def is_acknowledged(self, position: Position) -> bool:
         if position <= self.mark_delete:
             return True

@@ -102,6 +102,20 @@ class Cursor:
         return self._flusher is None or self._flusher.is_stored
 
     @property
+    def is_storable(self) -> bool:
+        """Whether all that is acknowledged out of order is within what is stored of it; if not, some of it would be
+        delivered again after a crash. Computed from the state: not for every entry."""
+        if not self._acks.has_gaps:
+            return True
+        ranges, batches = self._acks.range_count(), len(self._acks.batches)
+        return ranges <= self._config.ranges_stored_max and batches <= self._config.batches_stored_max
+
+    @property
+    def last_acknowledged(self) -> Position:
+        """Behind it nothing is acknowledged, not even in part."""
+        return self._acks.last_acknowledged
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """Of the subscription (`set_properties`)."""
         return self._properties

@@ -189,6 +189,7 @@ class AcksAgainstModel(RuleBasedStateMachine):
         bits = {Position(i, bit) for i, _, bitmap in self.acks.bitmaps() for bit in range(64) if bitmap >> bit & 1}
         assert bits == behind
         assert self.acks.has_gaps == bool(behind or self.partly)
+        assert self.acks.last_acknowledged == max(behind | self.partly.keys(), default=self.acks.mark_delete)
 
 
 TestAcksAgainstModel = AcksAgainstModel.TestCase

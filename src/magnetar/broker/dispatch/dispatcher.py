@@ -15,14 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from magnetar.broker.consumer import Consumer, Delivery, SubscriptionType
-from magnetar.broker.dispatch.context import DispatchContext
+from magnetar.broker.dispatch.context import UNLIMITED, DispatchContext
 from magnetar.broker.dispatch.holding import Holding
 from magnetar.broker.dispatch.reading import EntryReader
 from magnetar.errors import NoSuchLedgerError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
-
-_UNLIMITED = 2**62
 
 
 class Dispatcher(ABC):
@@ -132,7 +130,7 @@ class Dispatcher(ABC):
 
     def _allowance(self) -> tuple[int, int]:
         """Messages and bytes that the rates allow now; a timer is set if that is none."""
-        messages, size = _UNLIMITED, self._config.read_bytes_max
+        messages, size = UNLIMITED, self._config.read_bytes_max
         for rate in self._context.rates:
             if rate.is_limited:
                 rate_messages, rate_size = rate.available(self._loop.time())

@@ -21,6 +21,7 @@ class Hold(enum.StrEnum):
     NO_PERMITS = "no-permits"
     UNACKED_LIMIT_CONSUMER = "unacked-limit-of-consumer"
     UNACKED_LIMIT_SUBSCRIPTION = "unacked-limit-of-subscription"
+    ACK_STATE = "acknowledgements-beyond-what-is-stored"
     CONNECTION_FULL = "connection-not-writable"
     RATE_LIMIT = "rate-limit"
     FAILOVER_DELAY = "failover-delay"

@@ -4,6 +4,7 @@ Where:     an entry behind the mark-delete position is acknowledged, pending wit
            delayed, or not read yet (at or behind `next_read`). It is in exactly one of these places, which is what
            keeps it from being delivered to two and from being forgotten.
 Limits:    unacknowledged messages, of each consumer and of all; whoever reaches one is held until half is acknowledged.
+           If the policies say so, what is acknowledged out of order, too: as much as the cursor stores.
 Counts:    how often an entry was given back by a consumer, kept here until it is acknowledged. They are lost when the
            last consumer leaves, when the subscription is reset, and with the broker. A consumer that merely goes away
            does not count, as in Pulsar.
@@ -36,6 +37,8 @@ class IndividualDispatcher(Dispatcher):
         self.redeliveries: dict[Position, int] = {}
         self.unacked_messages = 0
         self.is_blocked = False
+        self.waits_for_gaps = False
+        """Only what may close gaps between acknowledged entries goes out, until enough of them are closed."""
         self.replay_is_stuck = False
         """Nothing in the replay queue can be handed out until a consumer or an acknowledgement changes that."""
         self._budget = 0  # Messages that the rates allow in this turn.
@@ -177,7 +180,7 @@ class IndividualDispatcher(Dispatcher):
     # --- limits on what is unacknowledged -----------------------------------------------------------------------------
 
     def _maybe_unblock(self, consumer: Consumer) -> None:
-        if consumer.is_blocked or self.is_blocked:
+        if consumer.is_blocked or self.is_blocked or self.waits_for_gaps:
             self._unblock()
 
     def _unblock(self) -> None:
@@ -191,6 +194,9 @@ class IndividualDispatcher(Dispatcher):
         if self.is_blocked and (not limit or self.unacked_messages < max(1, limit // 2)):
             self.is_blocked = False
             self.replay_is_stuck = False
+            self.schedule()
+        if self.waits_for_gaps and self._context.entries_allowed_from(self.next_read):
+            self.waits_for_gaps = False
             self.schedule()
 
     def limits_changed(self) -> None:

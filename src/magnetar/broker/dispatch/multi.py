@@ -49,7 +49,9 @@ class MultiConsumerDispatcher(IndividualDispatcher):
             return True
         if self.is_blocked or (self.delayed is not None and self.delayed.pauses_reading):
             return False
-        entries_max = min(entries_max, self._read_ahead_room())
+        allowed = self._context.entries_allowed_from(self.next_read)
+        self.waits_for_gaps = not allowed
+        entries_max = min(entries_max, self._read_ahead_room(), allowed)
         return entries_max > 0 and self._dispatch_next(entries_max, bytes_max)
 
     def _dispatch_next(self, entries_max: int, bytes_max: int) -> bool:

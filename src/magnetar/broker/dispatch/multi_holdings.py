@@ -17,7 +17,7 @@ _HASHES_SHOWN_MAX: Final = 100  # Hashes that are named; the rest are as many fa
 
 
 def multi_holdings(dispatcher: MultiConsumerDispatcher, context: DispatchContext) -> list[Holding]:
-    return [*_unacked_limit(dispatcher, context), *_delays(dispatcher, context)]
+    return [*_unacked_limit(dispatcher, context), *_ack_state(dispatcher, context), *_delays(dispatcher, context)]
 
 
 def _unacked_limit(dispatcher: MultiConsumerDispatcher, context: DispatchContext) -> list[Holding]:
@@ -30,6 +30,20 @@ def _unacked_limit(dispatcher: MultiConsumerDispatcher, context: DispatchContext
             text=f"{dispatcher.unacked_messages} messages of the subscription are unacknowledged, the limit is {limit}",
             advice=f"acknowledge until fewer than {max(1, limit // 2)} are left, or raise "
             "maxUnackedMessagesPerSubscription",
+        )
+    ]
+
+
+def _ack_state(dispatcher: MultiConsumerDispatcher, context: DispatchContext) -> list[Holding]:
+    if not dispatcher.waits_for_gaps or dispatcher.next_read > context.source.last_confirmed:
+        return []
+    return [
+        Holding(
+            hold=Hold.ACK_STATE,
+            text="more entries are acknowledged out of order than the cursor stores, and the policy "
+            "dispatcherPauseOnAckStatePersistent lets nothing further be delivered then",
+            position=dispatcher.next_read,
+            advice="acknowledge the oldest ones that are delivered, or raise cursor.ranges_stored_max",
         )
     ]
 

@@ -52,6 +52,10 @@ class SubscriptionCursor(Protocol):
     def mark_delete(self) -> Position: ...
     @property
     def is_durable(self) -> bool: ...
+    @property
+    def is_storable(self) -> bool: ...
+    @property
+    def last_acknowledged(self) -> Position: ...
     def acknowledge(self, positions: Sequence[Position]) -> int: ...
     def acknowledge_batch(self, position: Position, still_unacked: Sequence[int], batch_size: int) -> bool: ...
     def acknowledge_to(
@@ -81,6 +85,8 @@ class DispatchLimits:
     """In `rate_period_s`, as Pulsar's policies have it."""
     bytes_per_second: int = 0
     rate_period_s: int = 1
+    pause_on_ack_state: bool = False
+    """Nothing further is delivered while more is acknowledged out of order than the cursor stores."""
 
     @classmethod
     def of(cls, config: DispatchConfig) -> DispatchLimits:

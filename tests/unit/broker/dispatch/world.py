@@ -149,6 +149,7 @@ class MemoryCursor:
         self.acks = AckState(chain, chain.previous_position(at))
         self._chain = chain
         self.flushes = 0
+        self.ranges_max = 10_000
         self.reset_gate: asyncio.Event | None = None
 
     @property
@@ -174,6 +175,14 @@ class MemoryCursor:
 
     def next_unacknowledged(self, position: Position) -> Position:
         return self.acks.next_unacknowledged(position)
+
+    @property
+    def is_storable(self) -> bool:
+        return self.acks.range_count() <= self.ranges_max
+
+    @property
+    def last_acknowledged(self) -> Position:
+        return self.acks.last_acknowledged
 
     def backlog_entries(self) -> int:
         return self.acks.backlog_entries()
