@@ -1,9 +1,10 @@
 """`__change_events` of every namespace, read and written where its log is: the policies' way to their topic.
 
-Read:      straight from the logs of its partitions, without a subscription: nothing is acknowledged, and the topic
-           keeps everything. Batches and compression of other brokers' clients are undone.
+Read:      straight from its partitions, without a subscription, and compacted: other brokers trim what they have
+           compacted. Batches and compression of other brokers' clients are undone.
 Write:     one message an event, by a producer of this broker that no client has; durable when `publish` returns.
-Ends:      a reader whose topic was unloaded says so, and is opened again.
+Ends:      a reader whose topic was unloaded says so, and is opened again. Likewise one that had not read all that was
+           compacted meanwhile: the deletions among it are gone.
 Read next: policies/events_topic.py
 """
 
@@ -18,9 +19,16 @@ from magnetar.broker.names import CHANGE_EVENTS, NamespaceName, TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.policies.events_topic import EventsReader, IncomingEvent, OutgoingEvent
 from magnetar.broker.producer import Producer, ProducerOptions, Publish
-from magnetar.errors import MagnetarError, MalformedEntryError, TopicFencedError, TopicNotFoundError
+from magnetar.errors import (
+    MagnetarError,
+    MalformedEntryError,
+    ServiceNotReadyError,
+    TopicFencedError,
+    TopicNotFoundError,
+)
+from magnetar.topic.compacted_ledger import CompactedLedger
 from magnetar.topic.log_entry import LogEntry
-from magnetar.topic.position import EARLIEST
+from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.pulsar.batch import messages_of_batch
 from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.compression import decompress
@@ -86,7 +94,7 @@ class ChangeEventsReader:
     def __init__(self, service: BrokerService, topics: dict[int, PersistentTopic]) -> None:
         self._service = service
         self._topics = topics
-        self._next = {number: topic.log.chain.at_or_after(EARLIEST) for number, topic in topics.items()}
+        self._places = {number: _Place(topic) for number, topic in topics.items()}
         self._more = asyncio.Event()
         self._is_over = False
         for topic in topics.values():
@@ -97,13 +105,10 @@ class ChangeEventsReader:
         while True:
             self._more.clear()
             found, is_end = [], True
-            for number, topic in self._topics.items():
-                entries = await topic.log.read(self._next[number], _ENTRIES_MAX, _BYTES_MAX)
-                for entry in entries:
+            for number, place in self._places.items():
+                for entry in await place.read_on():
                     is_end = False
                     found += events_of(entry, number)
-                if entries:
-                    self._next[number] = topic.log.chain.next_position(entries[-1].position)
             if found or is_end:
                 return found
 
@@ -122,6 +127,29 @@ class ChangeEventsReader:
             topic.log.unwatch_tail(self._more.set)
         if self._on_changed in self._service.topics.changed:
             self._service.topics.changed.remove(self._on_changed)
+
+
+class _Place:
+    """How far a reader is in one partition."""
+
+    def __init__(self, topic: PersistentTopic) -> None:
+        self._view = topic.compaction.view
+        self._next = EARLIEST
+        self._compacted: CompactedLedger | None = self._view.compacted
+
+    async def read_on(self) -> list[LogEntry]:
+        """ServiceNotReadyError: begin again."""
+        entries = await self._view.read(self._next, _ENTRIES_MAX, _BYTES_MAX)
+        self._require_same_view()
+        if entries:
+            last = entries[-1].position
+            self._next = Position(last.ledger_id, last.entry_id + 1)
+        return entries
+
+    def _require_same_view(self) -> None:
+        before, self._compacted = self._compacted, self._view.compacted
+        if self._compacted is not before and self._compacted is not None and self._next <= self._compacted.horizon:
+            raise ServiceNotReadyError("topic policies were compacted while they were read: read them again")
 
 
 def events_of(entry: LogEntry, partition: int) -> list[IncomingEvent]:

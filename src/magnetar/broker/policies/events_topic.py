@@ -38,13 +38,14 @@ class IncomingEvent:
 
 
 class EventsReader(Protocol):
-    """Reads one namespace's `__change_events` from the beginning, all partitions of it, compacted if it can."""
+    """Reads one namespace's `__change_events` from the beginning, all partitions of it, compacted. Both ways to ask it
+    raise when it is of no use any more: another is opened."""
 
     async def read_available(self) -> Sequence[IncomingEvent]:
         """The next ones, some hundred at most; none at the end of the topic. Messages without a key are left out."""
 
     async def wait_for_more(self) -> None:
-        """Returns when there may be more to read. Raises when the reader is of no use any more: another is opened."""
+        """Returns when there may be more to read."""
 
     async def aclose(self) -> None: ...
 
