@@ -148,7 +148,7 @@ class Consumer:
         start: Position | None = None,
         about: ConsumerAbout | None = None,
     ) -> None:
-        """`start` matters to compacted reads only: None or EARLIEST read the compacted view from its beginning."""
+        """`start`: where a reader begins. It matters to compacted reads, as no cursor can be where only those are."""
         self.consumer_id = consumer_id
         self.name = name
         self.sink = sink

@@ -4,7 +4,8 @@ State:     the cursor knows what is acknowledged, `next_read` what was sent; not
            message back means reading again from the first unacknowledged one, and no redelivery is counted.
 Change:    when another consumer becomes active, reading begins again at the first unacknowledged entry, after a wait if
            somebody was active a moment ago: acknowledgements of theirs may still be on the way.
-Compacted: a consumer that asked for it reads the compacted view, which has positions that the topic no longer has.
+Compacted: a consumer that asked for it reads the compacted view, which has positions that the topic no longer has. A
+           cursor is never moved there: what only the view has is read again until something behind it is acknowledged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from magnetar.broker.dispatch.reading import EntryReader
 from magnetar.broker.dispatch.scan import Special, special_of
 from magnetar.errors import ConsumerBusyError
 from magnetar.topic.log_entry import LogEntry
-from magnetar.topic.position import EARLIEST, Position
+from magnetar.topic.position import EARLIEST, LATEST, Position
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -100,9 +101,6 @@ class SingleActiveDispatcher(Dispatcher):
     def _begin(self) -> None:
         self._failover_timer = None
         self.rewind()
-        active = self._active
-        if active is not None and self._reads_compacted_from_start(active):
-            self.next_read = EARLIEST
         if self.type is SubscriptionType.FAILOVER:
             for consumer in self.consumers:
                 self._tell(consumer)
@@ -115,6 +113,13 @@ class SingleActiveDispatcher(Dispatcher):
     def _tell_now(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             consumer.sink.active_changed(consumer is self._active)
+
+    def rewind(self) -> None:
+        super().rewind()
+        if self._active is not None and self._reads_compacted(self._active):
+            place = self._place_in_view(self._active)
+            if place < self._first_of_topic:
+                self.next_read = place
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:  # noqa: ARG002
         consumer.epoch = max(consumer.epoch, epoch)
@@ -190,12 +195,20 @@ class SingleActiveDispatcher(Dispatcher):
     def _reads_compacted(self, consumer: Consumer) -> bool:
         return consumer.read_compacted and self._context.compacted is not None
 
-    def _reads_compacted_from_start(self, consumer: Consumer) -> bool:
-        if not self._reads_compacted(consumer) or consumer.delivered_entries:
-            return False
+    @property
+    def _first_of_topic(self) -> Position:
+        """Before it is what only the compacted view still has."""
+        return self._context.source.chain.first_position
+
+    def _place_in_view(self, consumer: Consumer) -> Position:
+        """Behind what is acknowledged, also if that was trimmed since. If nothing ever was, where a reader says that it
+        begins; a durable cursor that is before everything wants everything."""
+        mark_delete = self._cursor.mark_delete
+        if mark_delete.entry_id >= 0:
+            return Position(mark_delete.ledger_id, mark_delete.entry_id + 1)
         if self._cursor.is_durable:
-            return self._cursor.mark_delete.entry_id == -1
-        return consumer.start is None or consumer.start == EARLIEST
+            return EARLIEST
+        return LATEST if consumer.start is None else consumer.start
 
     def _read_next(self, consumer: Consumer, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
         if not self._reads_compacted(consumer):
@@ -210,7 +223,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _is_done(self, consumer: Consumer, position: Position) -> bool:
         """Acknowledged; but what only the compacted view still has is before every mark-delete position."""
-        if self._reads_compacted(consumer) and position < self._context.source.chain.first_position:
+        if self._reads_compacted(consumer) and position < self._first_of_topic:
             return False
         return self._cursor.is_acknowledged(position)
 

@@ -8,9 +8,8 @@ from magnetar.broker.consumer import KeySharedSettings
 from magnetar.broker.dispatch.failover import choose_active
 from magnetar.broker.dispatch.hashing import hash_of_entry
 from magnetar.errors import ConsumerBusyError, InvalidCursorPositionError
-from magnetar.topic.position import EARLIEST
 from tests.unit.bookie.virtual_loop import run
-from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, Inbox, Topic, World, message, settle
+from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, World, settle
 
 
 def test_an_exclusive_consumer_gets_everything_in_order_as_its_permits_go() -> None:
@@ -232,44 +231,7 @@ def test_permits_of_the_one_that_waits_count_when_it_becomes_active() -> None:
     run(scene())
 
 
-# --- the compacted view ---
-
-
-class Compacted(Topic):
-    """Only some entries, some of which the topic itself no longer has."""
-
-    def __init__(self, topic: Topic, kept: list[int]) -> None:
-        super().__init__(topic.ledger_entries)
-        self.chain = topic.chain
-        self.entries = [topic.entries[index] for index in kept]
-
-    def _run(self, first: object, entries_max: int) -> list:  # type: ignore[type-arg,override]
-        return [entry for entry in self.entries if entry.position >= first][:entries_max]  # type: ignore[operator]
-
-
-def compacted_world() -> tuple[World, Inbox]:
-    topic = Topic(ledger_entries=5)
-    for index in range(12):
-        topic.append(message(index))
-    world = World(topic=topic, is_durable=False)
-    compacted = Compacted(topic, [1, 4, 6, 10, 11])
-    topic.chain.drop([1])
-    world.cursor.acks.settle()
-    world.subscription._context.compacted = compacted
-    return world, world.connect("c", EXCLUSIVE, read_compacted=True, start=EARLIEST)
-
-
-def test_a_compacted_read_has_also_what_the_topic_has_no_longer() -> None:
-    async def scene() -> None:
-        world, consumer = compacted_world()
-        await settle()
-        assert consumer.ids == [1, 4, 6, 10, 11]
-        consumer.ack_to(1)  # Only the compacted view has it.
-        assert world.backlog == 7
-        consumer.ack_to(11)
-        assert world.backlog == 0
-
-    run(scene())
+# --- acknowledgements ---
 
 
 def test_what_is_behind_the_last_message_cannot_be_acknowledged() -> None:
