@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from magnetar.config.topic import TopicConfig
@@ -30,7 +30,7 @@ from magnetar.topic.switching import LedgerSwitch, delete_ledgers, split_empty
 
 log = logging.getLogger(__name__)
 
-_CLOSE_WAIT_S: Final = 10.0  # For a switch of ledgers that is under way when the log is closed.
+_CLOSE_WAIT_S: Final = 10.0  # For a switch of ledgers, or another change, that is under way when the log is closed.
 _FAILED_LEDGERS_MAX: Final = 8  # In a row, none of which has stored anything.
 _FAILED_PAUSE_S: Final = 0.1  # After the second in a row; doubled with every further one.
 
@@ -109,12 +109,7 @@ class LedgerKeeper:
         ledger = self._switch.ledger
         if ledger is None or ledger.last_confirmed < 0:
             return
-        try:
-            await self._switch.switch(ledger)
-        except MagnetarError as error:
-            if not self.appender.is_writing:
-                self.fail(error)
-            raise
+        await self._go_on_from(ledger)
 
     async def roll_if_due(self) -> bool:
         ledger = self._switch.ledger
@@ -123,12 +118,30 @@ class LedgerKeeper:
         await self.roll()
         return True
 
+    async def _go_on_from(self, ledger: LedgerWriter) -> None:
+        """To another one. If it raises, the appender still writes this one, or the log is over."""
+        await self._node.change(self._switch_from(ledger))
+
+    async def _switch_from(self, ledger: LedgerWriter) -> None:
+        with self._over_without_ledger():
+            await self._switch.switch(ledger)
+
+    @contextlib.contextmanager
+    def _over_without_ledger(self) -> Iterator[None]:
+        """Whatever leaves the topic without one, and a change that is given up is among it: nobody else would notice,
+        and appends would wait for ever."""
+        try:
+            yield
+        except BaseException as error:
+            if not self.appender.is_writing:
+                self.fail(error if isinstance(error, MagnetarError) else self._cannot_go_on(error))
+            raise
+
     async def _roll_full(self, ledger: LedgerWriter) -> None:
         try:
-            await self._switch.switch(ledger)
+            await self._go_on_from(ledger)
         except MagnetarError as error:
             if not self.appender.is_writing:
-                self.fail(error)
                 return
             log.warning("a topic goes on with its old ledger", extra={"topic": self._node.name, "why": str(error)})
             self._roll_not_before_s = self._loop.time() + self._config.ledger_retry_ms / 1000
@@ -142,7 +155,7 @@ class LedgerKeeper:
         try:
             if self._failed_in_row > _FAILED_LEDGERS_MAX:
                 raise why
-            await self._switch.switch(ledger)
+            await self._go_on_from(ledger)
         except MagnetarError as error:
             self.fail(error)
 
@@ -158,7 +171,7 @@ class LedgerKeeper:
         self._working = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a topic's log met an unexpected error", extra={"topic": self._node.name}, exc_info=error)
-            self.fail(TopicFencedError(f"topic {self._node.name} cannot go on: {error!r}"))
+            self.fail(self._cannot_go_on(error))
         ledger = self._switch.ledger
         if ledger is not None and ledger.failure is not None:
             self.on_ledger_failed(ledger, ledger.failure)
@@ -168,22 +181,21 @@ class LedgerKeeper:
     async def terminate(self) -> Position:
         """No more ledgers, for ever; returns the last entry."""
         self.check_open()
+        return await self._node.change(self._terminate())
+
+    async def _terminate(self) -> Position:
+        if self._node.terminated is not None:
+            return self._node.terminated
+        self.appender.refuse(self._terminated())
         chain = self._node.chain
-        async with self._node.change:
-            if self._node.terminated is not None:
-                return self._node.terminated
-            self.appender.refuse(self._terminated())
-            try:
-                await self._switch.close_ledger()
-                kept, empty = split_empty(chain.spans)
-                if not kept:
-                    kept, empty = empty, []
-                end = chain.last_confirmed
-                await self._node.write(kept, terminated=end)
-            except MagnetarError as error:
-                self.fail(error)
-                raise
-            chain.drop([span.ledger_id for span in empty])
+        with self._over_without_ledger():
+            await self._switch.close_ledger()
+            kept, empty = split_empty(chain.spans)
+            if not kept:
+                kept, empty = empty, []
+            end = chain.last_confirmed
+            await self._node.write(kept, terminated=end)
+        chain.drop([span.ledger_id for span in empty])
         self._tell_lost(self._terminated())
         await delete_ledgers(self._parts.client, empty)
         return end
@@ -242,9 +254,7 @@ class LedgerKeeper:
             for task in running:
                 task.cancel()
                 await asyncio.wait([task])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_WAIT_S), self._node.change:
-                pass
+        await self._node.settle(_CLOSE_WAIT_S)
 
     def _tell_lost(self, error: MagnetarError) -> None:
         waiting = self.appender.take_waiting()
@@ -258,6 +268,9 @@ class LedgerKeeper:
     def _not_served(self) -> TopicFencedError:
         why = f": {self.error}" if self.error is not None else ""
         return TopicFencedError(f"topic {self._node.name} is not served here any more{why}; look it up again")
+
+    def _cannot_go_on(self, error: BaseException) -> TopicFencedError:
+        return TopicFencedError(f"topic {self._node.name} cannot go on: {error!r}")
 
     def _terminated(self) -> TopicTerminatedError:
         return TopicTerminatedError(f"topic {self._node.name} is terminated: it takes no more messages")

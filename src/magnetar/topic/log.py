@@ -145,11 +145,13 @@ class TopicLog:
     async def set_property(self, key: str, value: str | None) -> None:
         """Of the topic; None removes it."""
         self._keeper.check_open()
-        async with self._node.change:
-            properties = {name: text for name, text in self._node.properties.items() if name != key}
-            if value is not None:
-                properties[key] = value
-            await self._write(self.chain.spans, properties)
+        await self._node.change(self._set_property(key, value))
+
+    async def _set_property(self, key: str, value: str | None) -> None:
+        properties = {name: text for name, text in self._node.properties.items() if name != key}
+        if value is not None:
+            properties[key] = value
+        await self._write(self.chain.spans, properties)
 
     async def _write(self, spans: Sequence[LedgerSpan], properties: dict[str, str] | None = None) -> None:
         try:
@@ -248,11 +250,11 @@ class TopicLog:
         `consumed` is the mark-delete of the slowest durable cursor, LATEST if there is none.
         """
         self._keeper.check_open()
-        async with self._node.change:
-            retention = Retention(retention_ms, retention_bytes)
-            now_ms = self._parts.entropy.wall_ms()
-            consumed = min(consumed, *self._held.values()) if self._held else consumed
-            return await self._drop(ledgers_to_drop(self.chain.spans, consumed, retention, now_ms))
+        return await self._node.change(self._trim(consumed, Retention(retention_ms, retention_bytes)))
+
+    async def _trim(self, consumed: Position, retention: Retention) -> list[LedgerSpan]:
+        consumed = min(consumed, *self._held.values()) if self._held else consumed
+        return await self._drop(ledgers_to_drop(self.chain.spans, consumed, retention, self._parts.entropy.wall_ms()))
 
     async def _drop(self, spans: list[LedgerSpan]) -> list[LedgerSpan]:
         if spans:
@@ -273,15 +275,17 @@ class TopicLog:
     async def delete(self) -> None:
         """The topic's node first, then its ledgers. NotEmptyError while it has cursors."""
         self._keeper.check_open()
-        async with self._node.change:
-            try:
-                await self._node.delete()
-            except TopicFencedError as error:
-                self._keeper.fail(error)
-                raise
+        await self._node.change(self._delete_node())
         await self._keeper.release()
         await self._forget()
         await delete_ledgers(self._parts.client, self.chain.spans)
+
+    async def _delete_node(self) -> None:
+        try:
+            await self._node.delete()
+        except TopicFencedError as error:
+            self._keeper.fail(error)
+            raise
 
     async def _forget(self) -> None:
         self._watchers = ()

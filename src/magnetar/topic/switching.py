@@ -47,24 +47,24 @@ class LedgerSwitch:
         await self._go_on_with(await self._make())
 
     async def switch(self, old: LedgerWriter) -> None:
-        """From this ledger to a new one. If it raises while the appender still writes, the old one is good."""
-        async with self._node.change:
-            if self.ledger is not old or self._is_over:  # Somebody was faster, or it is too late.
-                return
-            ledger = await self._make_patiently()
-            try:
-                await self.close_ledger()
-            except BaseException:
-                await self._discard(ledger)
-                raise
-            await self._go_on_with(ledger)
+        """A change of the node: from this ledger to a new one. If it raises while the appender still writes, the old
+        one is good."""
+        if self.ledger is not old or self._is_over:  # Somebody was faster, or it is too late.
+            return
+        ledger = await self._make_patiently()
+        try:
+            await self.close_ledger()
+        except BaseException:
+            await self._discard(ledger)
+            raise
+        await self._go_on_with(ledger)
 
     def end(self) -> None:
         """From now on no ledger is given to the appender, also if one is under way."""
         self._is_over = True
 
     async def close_ledger(self) -> None:
-        """Entries wait from now on; the chain ends where the ledger does."""
+        """A part of a change: entries wait from now on; the chain ends where the ledger does."""
         ledger = self.ledger
         if ledger is None:
             return
