@@ -4,7 +4,8 @@ Durable:   each has a cursor, and is there whether or not a consumer is. Those o
            cursors without a subscription.
 Reader's:  one that is not durable has a cursor in memory, and ends with its last consumer; but not while it waits for
            one that a seek has disconnected. Who comes back goes on there, whatever message he says he begins at.
-Once:      whoever asks for a subscription that is being made waits for it.
+Once:      whoever asks for a subscription that is being made waits for it. One that is being deleted is refused, to be
+           asked for again; if it cannot be deleted it is served again, as its cursor still holds what it needs.
 Read next: persistent_topic.py, subscription.py; topic/cursors.py
 """
 
@@ -131,10 +132,22 @@ class Subscriptions:
         return self.by_name[name]
 
     async def unsubscribe(self, name: str, consumer: Consumer | None = None, *, force: bool = False) -> None:
+        """If it raises, the subscription is there, but its consumers were let go; unless other consumers kept it."""
         subscription = self.require(name)
         await subscription.unsubscribe(consumer, force=force)
+        try:
+            await self._cursors.delete(name)
+        except BaseException:
+            self._put_back(subscription)
+            raise
         self._drop(name, subscription)
-        await self._cursors.delete(name)
+
+    def _put_back(self, closed: Subscription) -> None:
+        name = closed.name
+        cursor = self._cursors.get(name)
+        if self.by_name.get(name) is closed and cursor is not None:  # Else the topic has been closed meanwhile.
+            again = self.by_name[name] = self._subscription(name, cursor)
+            again.is_replicated = closed.is_replicated
 
     async def end_if_unused(self, subscription: Subscription) -> None:
         """One that is not durable ends with its last consumer, unless that one comes back from a seek."""

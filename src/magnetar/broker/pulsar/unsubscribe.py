@@ -1,10 +1,13 @@
-"""UNSUBSCRIBE: the subscription is deleted, with everything it knew, unless others are still connected to it."""
+"""UNSUBSCRIBE: the subscription is deleted, with everything it knew, unless others are still connected to it.
+
+Failure:   a consumer that was let go for it is closed, after the answer: its client comes back to what is left.
+"""
 
 from __future__ import annotations
 
 from magnetar.broker.pulsar.consumer import ConsumerHandle
 from magnetar.broker.pulsar.session import Session
-from magnetar.errors import MetadataError
+from magnetar.errors import MagnetarError, MetadataError
 from magnetar.wire.pulsar.encode import encode_success
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
 
@@ -19,6 +22,12 @@ def handle(session: Session, command: BaseCommand) -> None:
 
 
 async def _unsubscribe(session: Session, handle: ConsumerHandle, request_id: int, force: bool) -> None:
-    await handle.topic.unsubscribe(handle.subscription, handle.consumer, force=force)
+    try:
+        await handle.topic.unsubscribe(handle.subscription, handle.consumer, force=force)
+    except (MagnetarError, TimeoutError) as error:
+        session.refuse(request_id, error)
+        if not handle.consumer.is_connected:
+            handle.disconnect("the subscription could not be deleted")
+        return
     handle.close()
     session.answer(encode_success(request_id))
