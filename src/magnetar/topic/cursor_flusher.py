@@ -6,6 +6,7 @@ Lazy:      `flush_soon` asks some time later, once for all that happens until th
 Failure:   those who wait are told; the state is stored with the next flush, which comes by itself. So it is when the
            state cannot even be written down.
 Fenced:    nothing is stored any more, and `on_fenced` is called, once.
+End:       however it ends, everybody who waits is answered.
 Read next: cursor.py, cursor_home.py
 """
 
@@ -225,13 +226,19 @@ class CursorFlusher:
         await self._wait_quiet()
 
     async def abandon(self) -> None:
-        """Stores nothing: another broker has the topic."""
+        """Stores nothing: another broker has the topic. Whoever waits is told."""
+        end = CursorClosedError(f"the cursor {self._name} was given up")
+        self._finish(end)
         if self._task is not None:
             self._task.cancel()
-        async with self._turn:
-            self._finish(CursorClosedError(f"the cursor {self._name} was given up"))
-            await self._home.abandon()
-        await self._wait_quiet()
+        try:
+            async with self._turn:
+                await self._home.abandon()
+            await self._wait_quiet()
+        finally:
+            waiting, self._next = self._next, None
+            if waiting is not None:  # Their write never began, and nobody is left to begin it.
+                _tell(waiting, end)
 
     def _finish(self, end: CursorError) -> None:
         self._end = self._end or end

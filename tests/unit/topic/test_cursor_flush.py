@@ -355,3 +355,57 @@ async def test_an_abandoned_cursor_stores_nothing_and_ends_at_once() -> None:
     with pytest.raises(CursorClosedError):
         await waiting
     assert (await reopened(world)).mark_delete == Position(1, -1)
+
+
+@on_virtual_time
+async def test_every_flush_that_waits_when_a_cursor_is_abandoned_is_answered() -> None:
+    """For the write under way, for the next one, and for one that has not had its turn of the loop."""
+    _, steps, cursor = await world_with_cursor()
+    every_add_hangs(steps, asyncio.Event())
+    cursor.acknowledge([Position(1, 0)])
+    waiting = [asyncio.ensure_future(cursor.flush())]
+    await asyncio.sleep(1)
+    cursor.acknowledge([Position(1, 1)])
+    waiting.append(asyncio.ensure_future(cursor.flush()))
+    await asyncio.sleep(1)
+    await cursor.abandon()
+    await check_given_up(cursor, waiting)
+
+
+@on_virtual_time
+async def test_a_flush_whose_write_has_not_begun_when_a_cursor_is_abandoned_is_answered() -> None:
+    _, _, cursor = await world_with_cursor()
+    cursor.acknowledge([Position(1, 0)])
+    waiting = asyncio.ensure_future(asyncio.shield(not_none(cursor.flush_nowait())))
+    await cursor.abandon()
+    await check_given_up(cursor, [waiting])
+
+
+@on_virtual_time
+async def test_a_flush_that_waits_behind_a_reset_when_a_cursor_is_abandoned_is_answered() -> None:
+    _, steps, cursor = await world_with_cursor()
+    go_on = asyncio.Event()
+    every_add_hangs(steps, go_on)
+    cursor.acknowledge([Position(1, 0)])
+    resetting = asyncio.ensure_future(cursor.reset(EARLIEST))
+    await asyncio.sleep(1)
+    waiting = asyncio.ensure_future(cursor.flush())
+    await asyncio.sleep(1)
+    abandoning = asyncio.ensure_future(cursor.abandon())
+    await asyncio.sleep(1)
+    go_on.set()
+    await asyncio.gather(resetting, abandoning)
+    await check_given_up(cursor, [waiting])
+
+
+def not_none(future: asyncio.Future[None] | None) -> asyncio.Future[None]:
+    assert future is not None
+    return future
+
+
+async def check_given_up(cursor: Cursor, waiting: list[asyncio.Future[None]]) -> None:
+    done, still_waiting = await asyncio.wait(waiting, timeout=1)
+    assert not still_waiting
+    assert all(isinstance(each.exception(), CursorClosedError) for each in done)
+    with pytest.raises(CursorClosedError):
+        cursor.flush_nowait()
