@@ -20,6 +20,7 @@ from magnetar.errors import EntryAbsentError, EntryOutOfRangeError, EntryUnavail
 from magnetar.ids import EntryId, LedgerId
 from magnetar.ledger.keys import LedgerKeys
 from magnetar.ledger.lac import read_lac
+from magnetar.ledger.metadata_watch import MetadataWatch
 from magnetar.ledger.parts import Parts
 from magnetar.ledger.reads import EntryReads
 from magnetar.ledger.tailing import Tail
@@ -37,6 +38,7 @@ class LedgerReader:
         self._keys = keys
         self._parts = parts
         self._view = LedgerView(stored)
+        self._watch = MetadataWatch(self.refresh)
         self._reads = EntryReads(keys, parts.bookies, parts.config, parts.entropy)
 
     @classmethod
@@ -139,7 +141,7 @@ class LedgerReader:
         """From `first` on, and then whatever is appended, until the ledger is closed and read to its end."""
         _check_first(first)
         parts = self._parts
-        async with Tail(self._view, self._keys, parts.bookies, parts.config, self.refresh) as tail:
+        async with Tail(self._view, self._keys, parts.bookies, parts.config, self._watch) as tail:
             while True:
                 await self._view.wait_beyond(first - 1)
                 end = self._view.lac

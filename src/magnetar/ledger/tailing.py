@@ -4,7 +4,7 @@ Long poll: a v3 read that a bookie answers when it knows of a LAC beyond ours. E
            many share a member with every ack quorum: whatever is committed, one of them hears of it. One that fails
            gets a bookie not asked yet at its side. Each has one request standing; a late answer does no harm.
 Polling:   with `ledger.tail_long_poll` off, the LAC is read by quorum in v2 at an interval instead.
-Metadata:  watched. Another last ensemble is followed from then on; a closed ledger ends it.
+Metadata:  watched (metadata_watch.py). Another last ensemble is followed from then on; a closed ledger ends it.
 Bound:     every request ends by itself; failures are followed by a growing pause.
 Read next: view.py, reader.py
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, Self
 
 from magnetar.config.ledger import LedgerConfig
@@ -23,8 +23,8 @@ from magnetar.ledger.answers import Answer, Finding, exchange, interpret
 from magnetar.ledger.bookies import Bookies
 from magnetar.ledger.keys import LedgerKeys
 from magnetar.ledger.lac import read_lac, sizes_of
+from magnetar.ledger.metadata_watch import MetadataWatch
 from magnetar.ledger.view import LedgerView
-from magnetar.metadata.store import Watcher, WatchEvent
 from magnetar.quorum.coverage import Meaning
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import Entry
@@ -49,14 +49,14 @@ class Tail:
         keys: LedgerKeys,
         bookies: Bookies,
         config: LedgerConfig,
-        refresh: Callable[[Watcher], Awaitable[None]],
+        watch: MetadataWatch,
     ) -> None:
-        """`refresh` reads the metadata into the view, and has it watched."""
+        """`watch` reads the metadata into the view."""
         self._view = view
         self._keys = keys
         self._bookies = bookies
         self._config = config
-        self._refresh = refresh
+        self._watch = watch
         self._followed: tuple[BookieId, ...] = ()
         self._spare: list[BookieId] = []
         self._main: asyncio.Task[None] | None = None
@@ -65,7 +65,12 @@ class Tail:
         self._piggybacked: Entry | None = None
 
     async def __aenter__(self) -> Self:
-        await self._refresh(self._on_change)
+        self._watch.follow(self._changed.set)
+        try:
+            await self._watch.refresh()
+        except BaseException:
+            self._watch.leave(self._changed.set)
+            raise
         if not self._view.is_closed:
             self._main = asyncio.get_running_loop().create_task(self._follow_metadata(), name="tail: metadata")
             self._main.add_done_callback(self._on_done)
@@ -73,6 +78,7 @@ class Tail:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
+        self._watch.leave(self._changed.set)
         tasks = [*self._followers, *([self._main] if self._main else [])]
         for task in tasks:
             task.cancel()
@@ -85,16 +91,13 @@ class Tail:
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    def _on_change(self, _event: WatchEvent) -> None:
-        self._changed.set()
-
     async def _follow_metadata(self) -> None:
         pause_s = _PAUSE_FIRST_S
         while not self._view.is_closed:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self._refresh(self._on_change)
+                await self._watch.refresh()
             except (NoSuchLedgerError, StoreClosedError) as error:
                 self._view.on_failure(error)
                 break

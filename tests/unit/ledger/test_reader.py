@@ -260,6 +260,30 @@ async def test_tail_of_a_ledger_that_is_deleted_ends_with_an_error() -> None:
                 await follower.task
 
 
+async def test_tails_of_one_reader_leave_one_watch_behind() -> None:
+    async with ledger_world(3, LONG_POLL) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await fill(world, 3)
+        reader = await world.open_reader()
+        before = watches_of(world)
+        for _ in range(10):
+            async with contextlib.aclosing(reader.tail()) as entries:
+                assert (await anext(entries)).entry_id == 0
+        assert watches_of(world) == before + 1
+        followers = [Follower(reader) for _ in range(2)]
+        for follower in followers:
+            await follower.wait_for(1)
+        await world.close(2)
+        for follower in followers:
+            await follower.task
+            assert ids_of(follower.seen) == [0, 1, 2]
+        assert watches_of(world) == before + 1
+
+
+def watches_of(world: World) -> int:
+    return len(world.cluster.server._watches)
+
+
 async def test_tail_of_a_closed_ledger_ends_at_once() -> None:
     async with ledger_world(3) as world:
         await world.create(E=3, Qw=3, Qa=2)
