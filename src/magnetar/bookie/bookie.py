@@ -7,7 +7,8 @@ Start:     lock the directories → bind the port → check the cookies → open
 End:       unregister → stop listening → answer what was taken → flush → move the mark → close. A kill at any line
            leaves what replay mends.
 Failure:   a journal that fails, a flush that fails for another reason than a full disk, a registration that is lost
-           for good: the bookie stops (`wait_failed`), and nothing more is acknowledged.
+           for good: the bookie stops (`wait_failed`), and nothing more is acknowledged, from that turn of the loop on:
+           its owner closes it, but may first have to wait for the metadata.
 Read next: connection.py, requests.py, adds.py; docs/bookie.md
 """
 
@@ -117,7 +118,7 @@ class Bookie:
         self._spawn(self._flushing.run(), "bookie-flush")
         self._spawn(self._flushing.open_gate(), "bookie-room")
         await self._serve_http()
-        await server.start_serving()
+        await self._unless_failed(server.start_serving())
         self._closing.push_async_callback(self._drain)
         await self._register(paths)
         self._spawn(self.collector.run(), "bookie-collector")
@@ -242,7 +243,10 @@ class Bookie:
         self._closing.push_async_callback(self._registration.aclose)
 
     async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
-        """A bookie that serves already may fail meanwhile; then this is given up, and raises why."""
+        """It may fail before it is started, or while it serves already; then this is given up, and raises why."""
+        if self._failed.done():
+            work.close()
+            raise self._failed.result()
         task = asyncio.ensure_future(work)
         either: list[asyncio.Future[Any]] = [task, self._failed]
         try:
@@ -287,8 +291,13 @@ class Bookie:
         self._fail(error if isinstance(error, MagnetarError) else MagnetarError(f"{task.get_name()}: {error!r}"))
 
     def _fail(self, error: MagnetarError) -> None:
-        if not self._failed.done():
-            self._failed.set_result(error)
+        if self._failed.done():
+            return
+        self._failed.set_result(error)
+        self._records.fail(error)
+        self._server.close()
+        for connection in self._requests.connections:
+            connection.hold()
 
     async def _usage(self) -> DiskUsage:
         """Room for entries: over all ledger directories, each device once."""

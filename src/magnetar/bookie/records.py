@@ -1,6 +1,8 @@
 """The journal as requests use it: submit, or write and wait; and who is told when a group is durable.
 
 Tokens:    a list of adds, or a future. One call per group: all answers of a group leave in one turn of the loop.
+Failure:   whatever ends the bookie, of the journal or of another part, ends this: nobody is told any more that anything
+           is durable, and nothing more is taken.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 
 from magnetar.bookie.adds import Adds
 from magnetar.bookie.journals import Front, Journals
+from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer
 from magnetar.storage.journal_format import RecordKind
 
@@ -19,11 +22,16 @@ class Records:
         """`open_with` follows when the journals are open; nothing is written before."""
         self._journals: Journals | None = None
         self._front: Front | None = None
+        self._failure: MagnetarError | None = None
         self.adds: Adds | None = None
 
     def open_with(self, journals: Journals) -> None:
         self._journals = journals
         self._front = journals.front
+
+    def fail(self, error: MagnetarError) -> None:
+        """Behind this, nobody is told that anything is durable."""
+        self._failure = self._failure or error
 
     @property
     def has_room(self) -> bool:
@@ -55,9 +63,13 @@ class Records:
 
     def _open_front(self) -> Front:
         assert self._front is not None, "nothing is served before the journals are open"
+        if self._failure is not None:
+            raise self._failure
         return self._front
 
     def on_durable(self, tokens: list[object]) -> None:
+        if self._failure is not None:
+            return
         adds = self.adds
         assert adds is not None
         for token in tokens:

@@ -114,7 +114,7 @@ class BookieWatch:
     durable_before: list[tuple[int, int]] = field(default_factory=list)
     """Entries of its journal that were durable, and needed, when its process began."""
     sync_failed_s: float | None = None
-    """When a sync of its journal failed, in this process's life."""
+    """When a sync of one of its disks failed, in this process's life."""
     is_given_up: bool = False
     """Its cookie was deleted: nothing is expected of it any more."""
 

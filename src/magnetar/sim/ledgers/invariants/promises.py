@@ -81,7 +81,7 @@ class Identity(Invariant):
 
 
 class FailedSync(Invariant):
-    """B8: behind a failed sync of its journal, a bookie acknowledges nothing until it is started again."""
+    """B8: behind a failed sync, of whichever of its disks, a bookie acknowledges nothing until it is started again."""
 
     id = "B8"
 
@@ -93,7 +93,8 @@ class FailedSync(Invariant):
         if answer.code != Code.EOK:
             return
         bookie = answer.bookie
-        failures = sum(device.faults.counts[Fault.SYNC_ERROR] for device in bookie.image.journals)
+        devices = [*bookie.image.journals, *bookie.image.directories]
+        failures = sum(device.faults.counts[Fault.SYNC_ERROR] for device in devices)
         process, known = self._before.get(bookie.name, (-1, 0))
         if process != bookie.machine.processes:  # What a start met, it did not survive.
             self._before[bookie.name] = bookie.machine.processes, failures
@@ -102,5 +103,5 @@ class FailedSync(Invariant):
             self._before[bookie.name] = process, failures
             bookie.sync_failed_s = bookie.sync_failed_s or self.watch.now
         if bookie.sync_failed_s is not None and answer.received_s > bookie.sync_failed_s + _GRACE_S:
-            self.violated(f"{bookie.name} acknowledges adds, though a sync of its journal failed")
+            self.violated(f"{bookie.name} acknowledges adds, though a sync of its disks failed")
             bookie.sync_failed_s = None
