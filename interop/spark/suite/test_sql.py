@@ -13,11 +13,29 @@ def sql_options(world: World, **more: str) -> str:
 
 
 def test_a_view_of_a_topic_is_selected_from_and_inserted_into(world: World) -> None:
-    topic = world.new_topic()
-    world.fill(topic, 20)
+    topic, target = world.new_topic(), world.new_topic()
+    values = world.fill(topic, 20)
     world.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING magnetar OPTIONS ({sql_options(world, topic=topic)})")
     counted = world.spark.sql("SELECT count(*), min(index), max(index), count(DISTINCT key) FROM v").collect()[0]
     assert tuple(counted) == (20, 0, 19, 5)
+    world.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING magnetar OPTIONS ({sql_options(world, topic=target)})")
+    world.spark.sql("INSERT INTO t (key, value) SELECT key, value FROM v WHERE index >= 15")
+    world.spark.sql("INSERT INTO t (value) VALUES (cast('by hand' AS BINARY))")
+    rows = world.read(topic=target).orderBy("index").collect()
+    assert sorted((row.key, row.value) for row in rows[:5]) == [
+        (b"k%d" % (number % 5), values[number]) for number in range(15, 20)
+    ]
+    assert [(row.key, bytes(row.value)) for row in rows[5:]] == [(None, b"by hand")]
+    assert world.spark.sql("SELECT * FROM v").count() == 20
+
+
+def test_a_topic_is_added_to_and_never_replaced(world: World, refused: Callable[[Callable[[], Any]], str]) -> None:
+    topic = world.new_topic()
+    world.fill(topic, 3)
+    given = sql_options(world, topic=topic)
+    world.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW o (value BINARY) USING magnetar OPTIONS ({given})")
+    assert "append" in refused(lambda: world.spark.sql("INSERT OVERWRITE o VALUES (cast('x' AS BINARY))"))
+    assert world.read(topic=topic).count() == 3
 
 
 def test_a_view_with_a_range_reads_only_that(world: World) -> None:
