@@ -9,7 +9,7 @@ Entries:   larger than a block's size, so each has a block of its own, and each 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -62,6 +62,14 @@ class StoppedBookie:
             os.truncate(self._ledgers / log_path(extent.place.log_id), extent.place.offset + extent.place.size // 2)
         kinds = ["missing"] * missing + ["flipped"] * flipped + ["cut"] * cut
         return list(self._named(kinds, chosen + ends))
+
+    async def lose(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """These entries of a ledger, each of which has a block of its own."""
+        extents = [extent for extent in await self._index.extents(ledger_id) if extent.ids[0] in entry_ids]
+        assert [list(extent.ids) for extent in extents] == [[entry_id] for entry_id in entry_ids]
+        await self._index.apply(IndexBatch(removed=extents))
+        for extent in extents:
+            self._overwrite(extent)
 
     def _overwrite(self, extent: Extent) -> None:
         with (self._ledgers / log_path(extent.place.log_id)).open("r+b") as file:
