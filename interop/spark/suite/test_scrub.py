@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -13,7 +14,8 @@ import pytest
 from interop.spark.suite.damage import Planted, StoppedBookie
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
-from magnetar.ids import LedgerId
+from magnetar.errors import MagnetarError
+from magnetar.ids import BookieId, LedgerId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.underreplication import UnderreplicationMarks
@@ -22,8 +24,11 @@ from magnetar.runtime.system import SystemRuntime
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.scrub import ScrubOptions, run
 from magnetar.spark.pipelines.scrub_findings import What
+from magnetar.testing.bookie_process import START_TIMEOUT_S
 from magnetar.testing.broker_process import BrokerProcess
 from magnetar.testing.process_cluster import ProcessCluster
+from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.messages import GetBookieInfo
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,6 +38,7 @@ LEDGERS: Final = 6
 BOOKIES: Final = 4
 SETTINGS: Final = ("storage.log_bytes_max=1_000_000", "storage.write_cache_bytes_max=8_388_608")
 DAMAGES: Final = ((5, 5, 3), (5, 5, 3), (5, 5, 2), (5, 5, 2))  # Of each bookie: missing, flipped, cut.
+_STOP_S: Final = 120.0  # One that is ended before it has flushed would bring lost entries back from its journal.
 SAID: Final = {"missing": What.MISSING, "flipped": What.DAMAGED, "cut": What.DAMAGED}
 
 
@@ -73,11 +79,19 @@ class World:
     def damage(self, random: Random) -> list[Planted]:
         planted = []
         for number, (bookie, counts) in enumerate(zip(self.bookies.bookies, DAMAGES, strict=True)):
-            assert bookie.stop() == 0
+            assert bookie.stop(timeout=_STOP_S) == 0
             stopped = StoppedBookie(self.directory / f"bookie-{number + 1}", bookie.bookie_id)
             planted += asyncio.run(_plant(stopped, self.ledgers, random, counts))
             bookie.start()
+        asyncio.run(self._wait_for_bookies())
         return planted
+
+    async def _wait_for_bookies(self) -> None:
+        """One that was just started answers late on a busy machine; a scrub waits a few seconds, and then says so."""
+        async with self.client() as client:
+            for bookie in self.bookies.bookies:
+                answers = partial(_answers, client, BookieId(bookie.bookie_id))
+                await until(answers, f"{bookie.bookie_id} answers", seconds=START_TIMEOUT_S)
 
     def close(self) -> None:
         self.broker.close()
@@ -99,6 +113,15 @@ class _Client:
     async def __aexit__(self, *_exc: object) -> None:
         await self._client.aclose()
         await self.store.aclose()
+
+
+async def _answers(client: LedgerClient, bookie: BookieId) -> bool:
+    try:
+        channel = await client.bookies.channel(bookie)
+        await channel.request(GetBookieInfo(), timeout_s=START_TIMEOUT_S)
+    except MagnetarError:
+        return False
+    return True
 
 
 async def _plant(

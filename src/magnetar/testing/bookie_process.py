@@ -55,8 +55,9 @@ class BookieProcess:
         """kill -9."""
         self.child.kill()
 
-    def stop(self) -> int:
-        return self.child.stop(timeout=30)
+    def stop(self, timeout: float = 30.0) -> int:
+        """Its exit code: 0 if it has flushed everything by itself within that time."""
+        return self.child.stop(timeout)
 
 
 def init_cluster(metadata: str) -> None:
