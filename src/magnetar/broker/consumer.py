@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from magnetar.broker.liveness import Client
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
@@ -71,6 +72,10 @@ def messages_of(ack_set: Sequence[int]) -> int:
 
 class ConsumerSink(Protocol):
     """The front end's side of a consumer. Nothing here may call back into the subscription before it returns."""
+
+    @property
+    def client(self) -> Client:
+        """The connection, which other consumers may share."""
 
     @property
     def is_writable(self) -> bool:

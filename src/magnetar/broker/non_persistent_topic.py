@@ -87,23 +87,27 @@ class NonPersistentTopic(Topic):
         if options.read_compacted:
             raise NotAllowedError(f"topic {self.name} is not persistent: it is not compacted")
         name = options.subscription
-        subscription = self._by_name.get(name)
-        if subscription is None:
-            subscription = NonPersistentSubscription(
-                name,
-                self._config,
-                self._entropy,
-                topic=str(self.name),
-                partition=self.name.partition,
-                consumers_max=self.policies.consumers_per_subscription_max,
-                topic_rate=self._rate,
-            )
+        if (found := self._by_name.get(name)) is not None:
+            await self._make_way(found, consumer)
+            self.require_usable()
+        subscription = self._by_name.get(name) or self._make_subscription(name)
         subscription.add_consumer(consumer)
         self._by_name[name] = subscription
         if not options.is_durable:
             self._transient[name] = None
         self.last_used_s = self.loop.time()
         return subscription
+
+    def _make_subscription(self, name: str) -> NonPersistentSubscription:
+        return NonPersistentSubscription(
+            name,
+            self._config,
+            self._entropy,
+            topic=str(self.name),
+            partition=self.name.partition,
+            consumers_max=self.policies.consumers_per_subscription_max,
+            topic_rate=self._rate,
+        )
 
     def remove_consumer(self, subscription: SubscriptionLike, consumer: Consumer) -> None:
         super().remove_consumer(subscription, consumer)

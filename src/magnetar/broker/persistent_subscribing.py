@@ -55,8 +55,9 @@ class SubscribingSide(PublishingSide):
         if options.rollback_s > 0 and not subscription.awaits_return:  # Else it comes back to where it sought.
             wanted_ms = self._entropy.wall_ms() - options.rollback_s * 1000
             await self._finish(subscription.seek(await self.log.position_at_time(wanted_ms)))
-        self.require_readable()
         try:
+            await self._make_way(subscription, consumer)
+            self.require_readable()
             subscription.add_consumer(consumer)
         except BaseException:
             await self._subscriptions.end_if_unused(subscription)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from magnetar.broker.liveness import Client
 from magnetar.errors import MagnetarError
 from magnetar.wire.pulsar.frames import Buffer
 from magnetar.wire.pulsar.hot_path import Send
@@ -37,7 +38,7 @@ class Waiter(Protocol):
     def let_go(self, reason: str) -> None: ...
 
 
-class ProducerSink(Waiter, Protocol):
+class ProducerSink(Waiter, Client, Protocol):
     """The front end's side: the connection a producer is on."""
 
     def published(
@@ -49,9 +50,6 @@ class ProducerSink(Waiter, Protocol):
 
     def close_producer(self, producer: Producer) -> None:
         """Tells the client that its producer was closed; it may come back."""
-
-    async def check_alive(self) -> bool:
-        """False when the client is gone; its producers are removed by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

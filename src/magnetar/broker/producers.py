@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 
+from magnetar.broker.liveness import gives_way
 from magnetar.broker.producer import AccessMode, Producer
 from magnetar.errors import MagnetarError, ProducerBusyError, ProducerFencedError
 
@@ -215,7 +216,7 @@ class Producers:
         elif producer.succeeds(old):
             old.is_closed = True
             self._by_name[producer.name] = producer
-        elif old.sink is not producer.sink and not await old.sink.check_alive():
+        elif await gives_way(old.sink, producer.sink):
             self.remove(old)  # Its connection has said so already, unless it was slow.
             self._require_access(producer)
             await self._take_name_of_the_dead(producer)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.broker.consumer import Consumer, SubscriptionType
+from magnetar.broker.liveness import gives_way
 from magnetar.broker.names import TopicName
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer import Producer, Publish, Published, Waiter
@@ -246,6 +247,14 @@ class Topic(ABC):
         """Again is harmless."""
         subscription.remove_consumer(consumer)
         self.last_used_s = self.loop.time()
+
+    async def _make_way(self, subscription: SubscriptionLike, consumer: Consumer) -> None:
+        """Before an Exclusive consumer is added: another one that is dead must not keep it out."""
+        holder = next(iter(subscription.consumers), None)
+        if holder is None or not holder.type is consumer.type is SubscriptionType.EXCLUSIVE:
+            return
+        if await gives_way(holder.sink.client, consumer.sink.client):
+            subscription.remove_consumer(holder)  # Its connection has said so already, unless it was slow.
 
     @property
     def consumer_count(self) -> int:

@@ -63,7 +63,7 @@ class PulsarConfig:
     liveness_check_timeout_ms: int = knob(
         5_000,
         "How long the old connection of a producer or consumer may take to answer a ping when a new one claims its "
-        "name.",
+        "name or its Exclusive subscription; it is dead else.",
         at_least=1,
         at_most=600_000,
         pulsar="connectionLivenessCheckTimeoutMillis",

@@ -54,6 +54,10 @@ class ConsumerHandle:
     # --- what the subscription wants ----------------------------------------------------------------------------------
 
     @property
+    def client(self) -> Session:
+        return self.session
+
+    @property
     def is_writable(self) -> bool:
         return self.session.connection.is_writable
 
