@@ -118,8 +118,10 @@ class BookieConfig:
 
     # --- overload: what is taken on at once. Each limit is far above what one client has in flight ---
 
+    # More than twice what one writer may have waiting: a greedy one is refused before its neighbours have to wait. What
+    # is in progress lies in the journal's queue, whose bytes have a limit of their own.
     adds_in_progress_max: int = knob(
-        10_000,
+        50_000,
         "Adds of all connections that are not answered yet; at the limit, connections that bring adds are not read.",
         at_least=1,
         at_most=1_000_000,
@@ -133,7 +135,7 @@ class BookieConfig:
         bookkeeper="maxReadsInProgressLimit",
     )
     # Apache's client takes the refusal of an add for a failed bookie: a low limit makes it change ensembles in a storm.
-    # Above `adds_in_progress_max` by more than one read of a socket brings: a lone writer is slowed down, not refused.
+    # So it is several times what a writer keeps in flight, but below `adds_in_progress_max`: else it was never met.
     pending_adds_per_writer_max: int = knob(
         20_000,
         "Adds waiting for one writer; further ones are answered `too many requests`, and the client goes elsewhere.",

@@ -66,8 +66,7 @@ class LedgerConfig:
 
     # --- writing ---
 
-    # Together with `adds_behind_max` below the 10,000 adds at which a bookie lets connections wait, and far below the
-    # 20,000 of one connection at which it refuses.
+    # Together with `adds_behind_max` far below the 20,000 adds of one connection at which a bookie refuses.
     adds_in_flight_max: int = knob(
         5_000,
         "Entries of one writer that are not acknowledged yet; at the limit, `add` waits.",

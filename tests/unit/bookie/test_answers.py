@@ -27,8 +27,9 @@ from magnetar.wire.bookkeeper.messages import (
 )
 from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
+from tests.unit.bookie.one_node import on_a_node
 from tests.unit.bookie.sim_node import Client, SimNode
-from tests.unit.bookie.test_limits import Reader, on_a_node
+from tests.unit.bookie.test_limits import Reader
 
 ID = 2**63 - 1
 TXN = 2**64 - 1

@@ -44,6 +44,11 @@ def test_what_nobody_could_connect_to_or_find_is_refused(config: dict[str, Any],
         BookieConfig(**config)
 
 
-def test_two_thousand_adds_of_one_client_are_within_every_default_limit() -> None:
+def test_thousands_of_adds_of_one_client_are_within_every_default_limit() -> None:
     config = BookieConfig()
-    assert min(config.adds_in_progress_max, config.pending_adds_per_writer_max) > 2_000
+    assert min(config.adds_in_progress_max, config.pending_adds_per_writer_max) > 10_000
+
+
+def test_by_default_one_writer_is_refused_before_all_the_others_have_to_wait() -> None:
+    config = BookieConfig()
+    assert 2 * config.pending_adds_per_writer_max < config.adds_in_progress_max

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
+import pytest
+
 from magnetar.config.root import Config
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
@@ -16,7 +18,7 @@ from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
 from magnetar.wire.bookkeeper.messages import V2, AnyResponse, ReadEntry
 from tests.unit.bookie.node_story import DIGEST, KEY
-from tests.unit.bookie.one_node import metric, on_a_node, slow, writer, written
+from tests.unit.bookie.one_node import Test, metric, on_a_node, slow, writer, written
 from tests.unit.bookie.sim_node import SimNode
 
 
@@ -215,20 +217,44 @@ def test_a_reader_with_too_many_pending_reads_is_refused_and_its_neighbour_is_se
 # --- by default -------------------------------------------------------------------------------------------------------
 
 
-def test_two_thousand_adds_in_flight_meet_no_refusal_by_default() -> None:
-    async def test(node: SimNode) -> None:
-        slow(node.journal, *node.ledgers, seconds=0.05)
-        load = await writer(node, 1)
-        load.begin(2_000)
-        await load.wait_for(lambda load: len(load.acknowledged) > 20_000, seconds=600)
-        load.finish()
-        await load.wait_for(lambda load: not load.in_flight)
-        assert load.refused == []
-        assert metric(node.bookie, "refused_adds_total") == 0
-
+def by_default(test: Test) -> None:
     default = Config()
     on_a_node(
         test,
         journal=dataclasses.asdict(default.journal),
         storage=dataclasses.asdict(default.storage),
     )
+
+
+@pytest.mark.parametrize("in_flight", [2_000, 6_000])
+def test_thousands_of_adds_in_flight_meet_no_refusal_by_default(in_flight: int) -> None:
+    async def test(node: SimNode) -> None:
+        slow(node.journal, *node.ledgers, seconds=0.05)
+        load = await writer(node, 1)
+        load.begin(in_flight)
+        await load.wait_for(lambda load: len(load.acknowledged) > 20_000, seconds=600)
+        load.finish()
+        await load.wait_for(lambda load: not load.in_flight)
+        assert load.refused == []
+        assert metric(node.bookie, "refused_adds_total") == 0
+
+    by_default(test)
+
+
+def test_a_writer_without_measure_is_refused_by_default_and_its_neighbour_does_not_wait_for_it() -> None:
+    async def test(node: SimNode) -> None:
+        slow(node.journal, seconds=0.5)
+        greedy, modest = await writer(node, 1), await writer(node, 2)
+        greedy.begin(30_000)
+        greedy.finish()
+        await until(lambda: metric(node.bookie, "refused_adds_total"), "the greedy one is refused")
+        modest.begin(10)
+        await modest.wait_for(lambda load: len(load.acknowledged) > 20)
+        modest.finish()
+        await greedy.wait_for(lambda load: not load.in_flight)
+        assert {code for _, code in greedy.refused} == {Code.ETOOMANYREQUESTS}
+        assert 15_000 < len(greedy.acknowledged) <= 20_000
+        assert modest.refused == []
+        assert metric(node.bookie, "adds_held_total") == 0
+
+    by_default(test)
