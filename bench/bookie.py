@@ -5,6 +5,8 @@ p99-1k-x1       the samples of add-1k-x1, seen as latency
 read, batch-    a closed ledger of READ_BYTES read in sequence, over and over; partly from caches, as a tailing reader's
 ready           exec to registered, in an empty directory
 cpu-10k-ledgers CPU of our bookie per add on ten thousand open ledgers, beside the same on one
+peak-SIZE       the highest resident memory of one of our bookies, under all that was measured of its group before, beside
+                what is allowed: the caches it is configured to have, and MEMORY_BESIDE_CACHES
 
 `python -m bench.bookie --rows ready` measures some rows only. With `--ours apache` Apache's bookies stand on both
 sides, which shows what the harness itself is worth: ratios near 1.
@@ -12,6 +14,7 @@ sides, which shows what the harness itself is worth: ratios near 1.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +26,16 @@ from bench.report import Row, Side
 from bench.rows import MAKES, PEER, both, command, make_row, say
 from interop.apache import apache_bookie
 from interop.bookies import READY_TIMEOUT_S, BookieCluster, MakeBookie
+from interop.magnetar_bookies import magnetar_bookie
+from magnetar.config.load import load
+from magnetar.config.storage import StorageConfig
 
 READ_BYTES = 300 * 10**6
 MANY_LEDGERS = 10_000
 READY_ROUNDS = 5
 ROUNDS_WITH_FLOOR = 5  # These rows can fail a run, and they use all cores, so other work moves them most.
+MEMORY_BESIDE_CACHES = 150 * 10**6  # Bytes: interpreter, index, queues, and what the allocator does not give back.
+MEMORY_FLOOR = 1.0
 _READY_POLL_S = 0.005
 
 
@@ -53,12 +61,13 @@ class Group:
     """Rows that share clusters. Large entries have clusters of their own, which bounds what lies on the disk."""
 
     shape: Shape
+    peak: str
     adds: tuple[AddRow, ...]
     reads: tuple[ReadRow, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        return [row.name for row in self.adds] + [row.name for row in self.reads]
+        return [row.name for row in self.adds] + [row.name for row in self.reads] + [self.peak]
 
 
 P99 = "p99-1k-x1"
@@ -68,6 +77,7 @@ READY = "ready"
 GROUPS = (
     Group(
         ONE,
+        "peak-1k",
         (
             AddRow("add-1k-x1", 1024, 1, 4),
             AddRow("add-1k-x100", 1024, 100, 2),
@@ -75,16 +85,17 @@ GROUPS = (
         ),
         (ReadRow("read-1k", 1024, False, 1), ReadRow("batch-read-1k", 1024, True, 1)),
     ),
-    Group(ONE, (AddRow("add-64k-x100", 65_536, 100, 1.5),), (ReadRow("read-64k", 65_536, False, 1),)),
+    Group(ONE, "peak-64k", (AddRow("add-64k-x100", 65_536, 100, 1.5),), (ReadRow("read-64k", 65_536, False, 1),)),
     Group(
         THREE,
+        "peak-1k-3",
         (
             AddRow("add-1k-x1-3", 1024, 1, 3),
             AddRow("add-1k-x100-3", 1024, 100, 1.5),
             AddRow("add-1k-x2000-3", 1024, 2000, 1.1, floor=0.8),
         ),
     ),
-    Group(THREE, (AddRow("add-64k-x100-3", 65_536, 100, 1.5),)),
+    Group(THREE, "peak-64k-3", (AddRow("add-64k-x100-3", 65_536, 100, 1.5),)),
 )
 NAMES = (*(name for group in GROUPS for name in group.names), P99, LEDGERS, READY)
 
@@ -119,6 +130,10 @@ def _run_group(
                 rows.append(_read(contest, read))
         if group is GROUPS[0] and LEDGERS in names:
             rows.append(_many_ledgers(contest))
+        if group.peak in names and makes[0] is magnetar_bookie:  # Of Apache's nothing is promised.
+            rows.append(
+                peak_row(group.peak, contest.ours.peak_memory_mib(), load(environment=os.environ).config.storage)
+            )
     return rows
 
 
@@ -206,6 +221,16 @@ def _read(contest: Contest, row: ReadRow) -> Row:
 
     taken = contest.measure(take)
     return make_row(f"bookie/{row.name}", "MB/s", taken, rate, _costs(contest, taken, "read"), goal=row.goal)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def peak_row(name: str, peak_mib: float, storage: StorageConfig) -> Row:
+    caches = 2 * storage.write_cache_bytes_max + storage.read_cache_bytes_max
+    allowed = Side(((caches + MEMORY_BESIDE_CACHES) / 2**20,), (0.0,))
+    peer = f"caches + {MEMORY_BESIDE_CACHES // 10**6} MB"
+    return Row(f"bookie/{name}", "MiB", "lower", Side((peak_mib,), (0.0,)), peer, allowed, floor=MEMORY_FLOOR)
 
 
 # --- start ------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from bench.bookie import GROUPS, NAMES
+import pytest
+
+from bench.bookie import GROUPS, NAMES, peak_row
 from bench.bookie_contest import Sample, parse_machine_cpu
 from bench.report import Row, Side
+from magnetar.config.storage import StorageConfig
 
 
 def test_every_row_has_a_name_of_its_own() -> None:
@@ -18,6 +21,20 @@ def test_goals_and_floors_of_the_adds() -> None:
         "add-1k-x1-3": (3, None), "add-1k-x100-3": (1.5, None), "add-1k-x2000-3": (1.1, 0.8),
         "add-64k-x100-3": (1.5, None),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("peak_mib", "is_kept"), [(463.0, True), (463.1, False)])
+def test_a_bookie_may_take_its_caches_and_150_mb_and_not_a_byte_more(peak_mib: float, is_kept: bool) -> None:
+    storage = StorageConfig(write_cache_bytes_max=128 * 2**20, read_cache_bytes_max=64 * 2**20)
+    row = peak_row("peak-1k", peak_mib, storage)
+    assert (row.name, row.floor, row.goal) == ("bookie/peak-1k", 1.0, None)
+    assert row.theirs.value == 320 + 150e6 / 2**20
+    assert (row.ratio >= 1.0) is is_kept
+
+
+def test_the_memory_of_every_group_has_a_row() -> None:
+    assert [group.peak for group in GROUPS] == ["peak-1k", "peak-64k", "peak-1k-3", "peak-64k-3"]
+    assert all(group.peak in group.names and group.peak in NAMES for group in GROUPS)
 
 
 def test_a_sample_is_seen_per_second_and_per_entry() -> None:
