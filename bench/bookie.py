@@ -1,12 +1,15 @@
 """Our bookies beside Apache's, both driven by Apache's Java client: v2, CRC32C, no throttle, journal synced.
 
+What our own client makes of the same load on both (`by our client`) stands beside a row of adds or reads, from one
+short sample a side: for information, it decides nothing.
+
 add-SIZE-xN     adds per second with N in flight on one bookie; `-3`: on three, E3/Qw3/Qa2
 p99-1k-x1       the samples of add-1k-x1, seen as latency
 read, batch-    a closed ledger of READ_BYTES read in sequence, over and over; partly from caches, as a tailing reader's
 ready           exec to registered, in an empty directory
 cpu-10k-ledgers CPU of our bookie per add on ten thousand open ledgers, beside the same on one
-peak-SIZE       the highest resident memory of one of our bookies, under all that was measured of its group before, beside
-                what is allowed: the caches it is configured to have, and MEMORY_BESIDE_CACHES
+peak-SIZE       the highest resident memory of one of our bookies, under all that was measured of its group before,
+                beside what is allowed: the caches it is configured to have, and MEMORY_BESIDE_CACHES
 
 `python -m bench.bookie --rows ready` measures some rows only. With `--ours apache` Apache's bookies stand on both
 sides, which shows what the harness itself is worth: ratios near 1.
@@ -20,8 +23,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.bookie_contest import ONE, THREE, Contest, Contestant, Generator, Sample, Shape, data_directory
+from bench.bookie_contest import ONE, THREE, Contest, Contestant, Generator, Load, Sample, Shape, data_directory
 from bench.interleave import ROUNDS, SAMPLE_S
+from bench.ledger_generator import OurGenerator
 from bench.report import Row, Side
 from bench.rows import MAKES, PEER, both, command, make_row, say
 from interop.apache import apache_bookie
@@ -33,10 +37,14 @@ from magnetar.config.storage import StorageConfig
 READ_BYTES = 300 * 10**6
 MANY_LEDGERS = 10_000
 READY_ROUNDS = 5
+OUR_CLIENT_S = 2.0  # A sample for information: long enough to see what is far off.
+OUR_CLIENT_READ_BYTES = 50 * 10**6
 ROUNDS_WITH_FLOOR = 5  # These rows can fail a run, and they use all cores, so other work moves them most.
 MEMORY_BESIDE_CACHES = 150 * 10**6  # Bytes: interpreter, index, queues, and what the allocator does not give back.
 MEMORY_FLOOR = 1.0
 _READY_POLL_S = 0.005
+
+Sides = tuple[Contestant, Contestant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +112,9 @@ def run(ours: str = "magnetar", names: Sequence[str] = NAMES) -> list[Row]:
     makes = (MAKES[ours], MAKES["apache"])
     rows: list[Row] = []
     if chosen := [group for group in GROUPS if _wanted(group, names)]:
-        with Generator() as generator:
+        with Generator() as generator, OurGenerator() as our_generator:
             for group in chosen:
-                rows += _run_group(generator, makes, group, names)
+                rows += _run_group(generator, our_generator, makes, group, names)
     if READY in names:
         rows.append(_ready(makes))
     return rows
@@ -118,16 +126,17 @@ def _wanted(group: Group, names: Sequence[str]) -> bool:
 
 
 def _run_group(
-    generator: Generator, makes: tuple[MakeBookie, MakeBookie], group: Group, names: Sequence[str]
+    generator: Generator, our_generator: Load, makes: tuple[MakeBookie, MakeBookie], group: Group, names: Sequence[str]
 ) -> list[Row]:
     rows: list[Row] = []
     with Contest(generator, makes, group.shape) as contest:
+        by_our_client = contest.loaded_by(our_generator)
         for add in group.adds:
             if add.name in names or (add.name == "add-1k-x1" and P99 in names):
-                rows += _add(contest, add)
+                rows += _add(contest, by_our_client, add)
         for read in group.reads:
             if read.name in names:
-                rows.append(_read(contest, read))
+                rows.append(_read(contest, by_our_client, read))
         if group is GROUPS[0] and LEDGERS in names:
             rows.append(_many_ledgers(contest))
         if group.peak in names and makes[0] is magnetar_bookie:  # Of Apache's nothing is promised.
@@ -140,7 +149,7 @@ def _run_group(
 # --- adds -------------------------------------------------------------------------------------------------------------
 
 
-def _add(contest: Contest, row: AddRow) -> Iterator[Row]:
+def _add(contest: Contest, by_our_client: Sides, row: AddRow) -> Iterator[Row]:
     say(f"bookie/{row.name}")
 
     def take(side: Contestant, seconds: float) -> Sample:
@@ -151,6 +160,7 @@ def _add(contest: Contest, row: AddRow) -> Iterator[Row]:
         "MB/s": both(taken, lambda sample: sample.entries_per_s * row.size / 1e6),
         "p50 ms": both(taken, lambda sample: sample.answer["p50Ms"]),
         "p99 ms": both(taken, lambda sample: sample.answer["p99Ms"]),
+        "adds/s by our client": added_by_our_client(by_our_client, row),
         **_costs(contest, taken, "add"),
     }
     yield make_row(
@@ -206,7 +216,7 @@ def _many_ledgers(contest: Contest) -> Row:
 # --- reads ------------------------------------------------------------------------------------------------------------
 
 
-def _read(contest: Contest, row: ReadRow) -> Row:
+def _read(contest: Contest, by_our_client: Sides, row: ReadRow) -> Row:
     say(f"bookie/{row.name}")
     entries = READ_BYTES // row.size
     ledgers = {
@@ -220,7 +230,29 @@ def _read(contest: Contest, row: ReadRow) -> Row:
         return sample.entries_per_s * row.size / 1e6
 
     taken = contest.measure(take)
-    return make_row(f"bookie/{row.name}", "MB/s", taken, rate, _costs(contest, taken, "read"), goal=row.goal)
+    detail = {"MB/s by our client": read_by_our_client(by_our_client, row), **_costs(contest, taken, "read")}
+    return make_row(f"bookie/{row.name}", "MB/s", taken, rate, detail, goal=row.goal)
+
+
+# --- by our client ----------------------------------------------------------------------------------------------------
+
+
+def added_by_our_client(sides: Sides, row: AddRow) -> tuple[float, float]:
+    """Adds per second on both."""
+    ours, theirs = (side.add(OUR_CLIENT_S, size=row.size, in_flight=row.in_flight).entries_per_s for side in sides)
+    return ours, theirs
+
+
+def read_by_our_client(sides: Sides, row: ReadRow) -> tuple[float, float]:
+    """MB per second on both, of a ledger that it wrote itself; it reads in batches, asked for it or not."""
+
+    def rate(side: Contestant) -> float:
+        written = side.add(60, size=row.size, in_flight=500, entries=OUR_CLIENT_READ_BYTES // row.size)
+        read = side.read(OUR_CLIENT_S, ledger_id=written.answer["ledgerId"], size=row.size, batch=row.batch)
+        return read.entries_per_s * row.size / 1e6
+
+    ours, theirs = map(rate, sides)
+    return ours, theirs
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

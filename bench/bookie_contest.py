@@ -214,6 +214,14 @@ class Contest:
     def sides(self) -> tuple[Contestant, Contestant]:
         return self.ours, self.theirs
 
+    def loaded_by(self, generator: Load) -> tuple[Contestant, Contestant]:
+        """The same two clusters under another load, which is disconnected from them when the contest ends."""
+        ours, theirs = (Contestant(generator, side.cluster, self._shape) for side in self.sides)
+        ours.rival, theirs.rival = theirs, ours
+        for side in (ours, theirs):
+            self._stack.callback(side.disconnect)
+        return ours, theirs
+
     def measure(self, take: Take, rounds: int = ROUNDS) -> tuple[list[Sample], list[Sample]]:
         """A warm-up of each, then samples in turn."""
         for side in self.sides:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
-from bench.bookie import GROUPS, NAMES, peak_row
-from bench.bookie_contest import Sample, parse_machine_cpu
+from bench.bookie import GROUPS, NAMES, AddRow, ReadRow, added_by_our_client, peak_row, read_by_our_client
+from bench.bookie_contest import ONE, Contestant, Sample, parse_machine_cpu
 from bench.report import Row, Side
+from interop.bookies import BookieCluster
 from magnetar.config.storage import StorageConfig
 
 
@@ -35,6 +38,35 @@ def test_a_bookie_may_take_its_caches_and_150_mb_and_not_a_byte_more(peak_mib: f
 def test_the_memory_of_every_group_has_a_row() -> None:
     assert [group.peak for group in GROUPS] == ["peak-1k", "peak-64k", "peak-1k-3", "peak-64k-3"]
     assert all(group.peak in group.names and group.peak in NAMES for group in GROUPS)
+
+
+class RecordedLoad:
+    """A generator that makes no load, and is twice as quick each time it is asked to add or read."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self._entries = 100
+
+    def ask(self, op: str, **arguments: Any) -> Any:
+        self.asked.append((op, arguments["zookeeper"]))
+        self._entries *= 2
+        return {"entries": self._entries, "seconds": 1.0, "cpuSeconds": 0.5, "ledgerId": 7}
+
+
+class NoCluster:
+    bookies = ()
+
+    def __init__(self, zookeeper: str) -> None:
+        self.zookeeper = zookeeper
+
+
+def test_our_client_loads_both_sides_and_its_figures_stand_in_their_order() -> None:
+    load = RecordedLoad()
+    ours, theirs = (Contestant(load, cast("BookieCluster", NoCluster(name)), ONE) for name in ("ours", "theirs"))
+    assert added_by_our_client((ours, theirs), AddRow("x", 1024, 100, 1)) == (200.0, 400.0)
+    assert load.asked == [("add", "ours"), ("add", "theirs")]
+    assert read_by_our_client((ours, theirs), ReadRow("x", 10_000, False, 1)) == (16.0, 64.0)
+    assert load.asked[2:] == [("add", "ours"), ("read", "ours"), ("add", "theirs"), ("read", "theirs")]
 
 
 def test_a_sample_is_seen_per_second_and_per_entry() -> None:
