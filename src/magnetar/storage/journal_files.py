@@ -6,6 +6,8 @@ Rewriting: what the last life left unclosed is written anew, under its name, bef
            cache may show a group that the device does not have, and no later sync of the old file would write it.
 Order:     removals, the rename and the new file's name are changes of one directory, made in this order and synced
            together. Only the first part of them, or all, is there after a crash.
+Numbers:   go on behind those that are gone. A removal that was not synced, as when its sync failed, may be undone by a
+           power loss long after: a file that comes back must stand before whatever was written since.
 Spares:    a file that nobody needs any more becomes a spare, up to `spare_files_max` of them, and then the next file:
            groups that overwrite bytes change neither the file's size nor its blocks, which halves the time of their
            sync, and takes no new pages of memory. Its old name is gone for good before a byte of it is overwritten,
@@ -78,6 +80,8 @@ class JournalFiles:
             self._last_number = last.number
             if not last.is_closed:
                 await self._rewrite(last)
+        elif replayed.unused:
+            self._last_number = replayed.unused[0].number - 1
         self.old = [OldFile(file.path, file.last_sequence) for file in replayed.files]
         self.next_sequence = replayed.next_sequence
         await self._remove_spares()

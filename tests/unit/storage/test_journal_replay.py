@@ -142,6 +142,19 @@ async def test_unused_files_are_removed_and_their_numbers_used_again() -> None:
     assert files(device)[SECOND][:FILE_HEADER_BYTES] != content[SECOND]
 
 
+async def test_numbers_go_on_behind_files_that_are_gone_and_may_come_back() -> None:
+    """A removal whose sync failed is seen by the next life, and undone by a power loss after it."""
+    content = await crashed(b"first", b"second")
+    removed = content.pop(FIRST)
+    device = await device_with(content)
+    life = await live(device, mark=2)
+    await life.write(b"third")
+    await life.crash(Crash.KILL)
+    found = files(device)
+    assert FIRST not in found
+    assert await replay({**found, FIRST: removed}, mark=2) == numbered(b"third", first=3)
+
+
 async def test_crash_at_any_moment_of_opening_leaves_a_journal_that_opens() -> None:
     content = await crashed(b"first", b"second")
     content[FIRST] += b"torn"
