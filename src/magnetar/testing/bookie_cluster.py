@@ -160,6 +160,8 @@ class BookieCluster:
         self.runtime = runtime or SystemRuntime()
         self.paths = BookKeeperPaths(self.config.metadata.ledgers_root)
         self.nodes: list[BookieNode] = []
+        self.local: dict[BookieId, Accept] = {}
+        """For a client that reaches the bookies without a socket: `Bookies(…, local=cluster.local)`."""
         self._wanted = bookies
         self._directory = directory
         self._closing = contextlib.AsyncExitStack()
@@ -194,12 +196,8 @@ class BookieCluster:
         self._closing.push_async_callback(node.stop)
         await node.start()
         self.nodes.append(node)
+        self.local[node.bookie_id] = node.accept
         return node
-
-    @property
-    def local(self) -> dict[BookieId, Accept]:
-        """For a client that reaches the bookies without a socket: `Bookies(…, local=cluster.local)`."""
-        return {node.bookie_id: node.accept for node in self.nodes}
 
     # --- what happens to bookies --------------------------------------------------------------------------------------
 

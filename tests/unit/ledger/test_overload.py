@@ -12,6 +12,8 @@ from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from tests.unit.ledger.writing import WriterWorld, bodies, ensembles, writer_world
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 UNLIMITED = 60_000
 
 

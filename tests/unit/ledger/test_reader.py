@@ -14,6 +14,8 @@ from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import Entry
 from tests.unit.ledger.worlds import QUICK, World, ledger_world, payload_of
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 LONG_POLL = dataclasses.replace(QUICK, long_poll_ms=2_000)
 POLL = dataclasses.replace(QUICK, tail_long_poll=False, tail_poll_interval_ms=20)
 tails = pytest.mark.parametrize("config", [LONG_POLL, POLL], ids=["long poll", "poll"])

@@ -14,6 +14,8 @@ from magnetar.wire.bookkeeper.digests import DigestType, Entry
 from magnetar.wire.bookkeeper.messages import ReadEntry
 from tests.unit.ledger.worlds import QUICK, World, ledger_world, length_up_to, payload_of
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 SINGLE = dataclasses.replace(QUICK, batch_reads=False)
 PATIENT = dataclasses.replace(QUICK, read_timeout_ms=60_000, speculative_read_max_ms=50)
 

@@ -17,6 +17,8 @@ from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, master_key
 from tests.unit.ledger.worlds import QUICK, World, client_parts, ledger_world, length_up_to
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 IMPATIENT = dataclasses.replace(QUICK, recovery_timeout_ms=2_500)
 """For recoveries that cannot succeed."""
 

@@ -15,7 +15,10 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.testing.bookie_cluster import BookieCluster, small_config
 from magnetar.testing.waiting import until
+from tests.unit.ledger.transports import local_of
 from tests.unit.ledger.worlds import QUICK
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 @contextlib.asynccontextmanager
@@ -26,8 +29,8 @@ async def two_clients(
         BookieCluster(bookies, config=small_config(ledger=config)) as cluster,
         cluster.session() as store,
         cluster.session() as other,
-        LedgerClient(store, cluster.config, cluster.runtime) as writing,
-        LedgerClient(other, cluster.config, cluster.runtime) as recovering,
+        LedgerClient(store, cluster.config, cluster.runtime, local=local_of(cluster)) as writing,
+        LedgerClient(other, cluster.config, cluster.runtime, local=local_of(cluster)) as recovering,
     ):
         yield cluster, writing, recovering
 

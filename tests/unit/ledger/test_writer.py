@@ -19,6 +19,7 @@ from magnetar.errors import (
     WrongPasswordError,
 )
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.local_transport import LocalTransport
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.quorum.write_sets import write_set
 from magnetar.testing.waiting import until
@@ -26,6 +27,8 @@ from magnetar.wire.bookkeeper.digests import master_key
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.messages import AddEntry
 from tests.unit.ledger.writing import bodies, ensembles, writer_world
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 async def test_adds_return_consecutive_entry_ids() -> None:
@@ -41,15 +44,12 @@ async def test_what_was_added_is_read_back_in_order() -> None:
         assert await world.payloads(writer) == bodies(0, 500)
 
 
-async def test_bookies_of_the_same_process_are_written_to_without_a_socket() -> None:
-    async with writer_world(3) as world:
-        cluster = world.cluster
-        local = {node.bookie_id: node.running.accept for node in cluster.nodes}
-        async with LedgerClient(cluster.store, cluster.config, cluster.runtime, local=local) as client:
-            async with await client.create(ack_quorum=3) as writer:
-                await asyncio.gather(*[writer.add(body) for body in bodies(0, 200)])
-            reader = await client.open(writer.ledger_id)
-            assert [bytes(entry.payload) async for entry in reader] == bodies(0, 200)
+async def test_bookies_of_the_same_process_are_written_to_without_a_socket(transport: str) -> None:
+    async with writer_world(3) as world, await world.client.create(ack_quorum=3) as writer:
+        await writer.add(b"entry-0")
+        channels: list[Any] = [seat.channel for seat in writer._engine.seats]
+        used = [isinstance(channel._compact._transport, LocalTransport) for channel in channels]
+        assert used == [transport == "in process"] * 3
 
 
 async def test_payload_may_be_empty_or_a_view() -> None:

@@ -24,6 +24,8 @@ from magnetar.runtime.backoff import Backoff
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import WriterWorld, bodies, ensembles, writer_world
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 UNLIMITED = 60_000
 
 

@@ -17,6 +17,8 @@ from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import bodies, ensembles, writer_world
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 # --- deferred sync ----------------------------------------------------------------------------------------------------
 
 

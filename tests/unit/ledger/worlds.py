@@ -32,6 +32,7 @@ from magnetar.testing.bookie_cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.bookkeeper.messages import V3, AddEntry, AddResponse, ReadEntry, ReadResponse, WriteLac
+from tests.unit.ledger.transports import local_of
 
 PASSWORD = b"open sesame"
 TIMEOUT_S = 5.0
@@ -183,7 +184,10 @@ async def ledger_world(bookies: int, config: LedgerConfig = QUICK) -> AsyncItera
 async def client_parts(cluster: BookieCluster) -> AsyncIterator[Parts]:
     """Another client of the cluster, with connections and a session of its own."""
     entropy = cluster.runtime.entropy
-    async with cluster.session() as store, Bookies(store, cluster.config, entropy) as bookies:
+    async with (
+        cluster.session() as store,
+        Bookies(store, cluster.config, entropy, local=local_of(cluster)) as bookies,
+    ):
         ledgers = LedgerMetadataStore(store, cluster.paths, entropy)
         placement = placement_policy(cluster.config.placement, entropy.random)
         yield Parts(MetadataParts(ledgers, store, entropy), bookies, placement, cluster.config.ledger)

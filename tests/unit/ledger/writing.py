@@ -22,6 +22,7 @@ from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.testing.bookie_cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import V2, ReadEntry
+from tests.unit.ledger.transports import local_of
 
 QUICK: dict[str, Any] = {
     "add_quorum_timeout_ms": 20_000,
@@ -103,7 +104,7 @@ async def writer_world(bookies: int, **ledger: Any) -> AsyncIterator[WriterWorld
     config = dataclasses.replace(config, placement=dataclasses.replace(config.placement, quarantine_errors=1_000))
     async with (
         BookieCluster(bookies, config=config) as cluster,
-        LedgerClient(cluster.store, config, cluster.runtime) as client,
+        LedgerClient(cluster.store, config, cluster.runtime, local=local_of(cluster)) as client,
     ):
         yield WriterWorld(cluster, client)
 
