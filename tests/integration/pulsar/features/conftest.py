@@ -10,16 +10,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pulsar
+import pulsar.asyncio
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from interop.pulsar.servers import MagnetarStandalone
+from tests.integration.pulsar.features.asyncio_client import new_client
 
 PATIENCE_MS = 20_000
 QUIET_MS = 400  # Long enough for a message that must not come to have come.
@@ -70,6 +74,13 @@ def client(server: Server) -> Iterator[pulsar.Client]:
 
 
 @pytest.fixture
+async def async_client(server: Server) -> AsyncIterator[pulsar.asyncio.Client]:
+    client = new_client(server.url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
 def topic() -> str:
     return f"persistent://public/default/t-{os.getpid()}-{next(_NUMBERS)}"
 
@@ -113,3 +124,16 @@ def send_texts(client: pulsar.Client, topic: str, count: int, first: int = 0, **
     producer.flush()
     producer.close()
     return sent
+
+
+def key_reader(directory: Path) -> pulsar.CryptoKeyReader:
+    """With a key pair of its own."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private, public = directory / "private.pem", directory / "public.pem"
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return pulsar.CryptoKeyReader(str(public), str(private))

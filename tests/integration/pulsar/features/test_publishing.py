@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from magnetar.testing.processes import wait_for
-from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, is_quiet, messages, send_texts, texts
+from tests.integration.pulsar.features.conftest import (
+    PATIENCE_MS,
+    Server,
+    is_quiet,
+    key_reader,
+    messages,
+    send_texts,
+    texts,
+)
 
 COMPRESSIONS = [
     pulsar.CompressionType.NONE,
@@ -104,23 +110,11 @@ def test_a_message_over_the_limit_is_refused_and_the_next_one_is_not(client: pul
 
 
 def test_encrypted_messages_pass_through(client: pulsar.Client, topic: str, tmp_path: Path) -> None:
-    reader = _key_reader(tmp_path)
+    reader = key_reader(tmp_path)
     consumer = client.subscribe(topic, "s", crypto_key_reader=reader)
     producer = client.create_producer(topic, encryption_key="client-key", crypto_key_reader=reader)
     producer.send(b"secret")
     assert texts(consumer, 1) == ["secret"]
-
-
-def _key_reader(directory: Path) -> pulsar.CryptoKeyReader:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private, public = directory / "private.pem", directory / "public.pem"
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    return pulsar.CryptoKeyReader(str(public), str(private))
 
 
 def test_sequence_ids_are_the_callers_and_survive_a_new_producer(client: pulsar.Client, topic: str) -> None:
