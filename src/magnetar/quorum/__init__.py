@@ -2,7 +2,7 @@
 
     sizes.py         ensemble, write quorum, ack quorum, and what follows from them
     write_sets.py    entry → positions of the ensemble, and back
-    ack_set.py       who of a write set has stored an entry
+    ack_set.py       who of a write set has stored an entry: the definition that a writer's window is tested against
     coverage.py      fencing, absence, and what a recovery read means
     placement.py     the policy interface; policies.py makes the one that is configured
     random_placement.py   rack_aware.py   region_aware.py: the policies

@@ -4,6 +4,7 @@ Invariant: only bookies that are in the write set now count, each once. So an ad
            the metadata names for this entry have it durably.
 By name:   an ack is booked for a bookie, not for a position: the late ack of a bookie that was replaced finds nobody.
            If the same bookie came back meanwhile, its ack is as good as a new one: it has the entry.
+Used by:   tests, as the definition that ledger/pending_adds.py is held to. Writers do not make an object per entry.
 Read next: coverage.py
 """
 
@@ -15,7 +16,7 @@ from magnetar.ids import BookieId
 
 
 class AckSet:
-    """Follows one entry. One is made per add, so it holds two small numbers and a tuple that entries share."""
+    """Follows one entry."""
 
     __slots__ = ("_ack_quorum", "_acked", "_bookies", "_failed")
 

@@ -42,7 +42,7 @@ def write_set(ensemble_size: int, write_quorum: int, entry_id: int) -> WriteSet:
 
 
 def write_set_bookies(ensemble: Sequence[BookieId], write_quorum: int) -> tuple[tuple[BookieId, ...], ...]:
-    """The bookies of every write set, indexed like `write_sets`: made once per fragment, for `AckSet`."""
+    """The bookies of every write set, indexed like `write_sets`."""
     sets = write_sets(len(ensemble), write_quorum)
     return tuple(tuple(ensemble[position] for position in positions) for positions in sets)
 

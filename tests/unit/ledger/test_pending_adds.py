@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.ids import BookieId
 from magnetar.ledger.pending_adds import PendingAdds
+from magnetar.quorum.ack_set import AckSet
 from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.write_sets import write_set
+from magnetar.quorum.write_sets import write_set, write_set_bookies
 
 ALL_SIZES = [
     QuorumSizes(ensemble, write, ack)
@@ -170,35 +171,47 @@ def test_going_on_without_bookies_is_possible_exactly_when_every_write_set_keeps
 ) -> None:
     for lost in itertools.product((False, True), repeat=sizes.ensemble):
         failed = [position for position in range(sizes.ensemble) if lost[position]]
-        possible = all(
-            sum(not lost[position] for position in write_set(sizes.ensemble, sizes.write, entry_id)) >= sizes.ack
-            for entry_id in range(sizes.ensemble)
-        )
+        model = Model(sizes)
+        for _ in range(sizes.ensemble):
+            model.append()
+        for entry, position in itertools.product(model.entries, failed):
+            entry.on_failure(model.ensemble[position])
+        possible = not any(entry.is_broken for entry in model.entries)
         assert window(sizes, 0).can_go_on_without(failed) is possible
 
 
-@dataclass
 class Model:
-    """Every ack ever given, by entry; what counts is worked out from the definition each time."""
+    """The definition: an `AckSet` for every entry, and bookies that have names."""
 
-    sizes: QuorumSizes
-    acked: dict[int, list[int]] = field(default_factory=dict)
-    confirmed: int = 0
-    held: bool = False
+    def __init__(self, sizes: QuorumSizes) -> None:
+        self.sizes = sizes
+        self.ensemble = [BookieId(f"b{position}") for position in range(sizes.ensemble)]
+        self.entries: list[AckSet] = []
+        self.confirmed = 0
+        self.held = False
+        self._replaced = 0
+
+    def append(self) -> None:
+        holders = write_set_bookies(self.ensemble, self.sizes.write)
+        self.entries.append(AckSet(holders[len(self.entries) % self.sizes.ensemble], self.sizes.ack))
+
+    def mark(self, position: int, entry_id: int) -> None:
+        if 0 <= entry_id < len(self.entries):
+            self.entries[entry_id].on_ack(self.ensemble[position])
 
     def take(self) -> list[int]:
-        taken: list[int] = []
-        while not self.held and self.confirmed in self.acked:
-            holders = write_set(self.sizes.ensemble, self.sizes.write, self.confirmed)
-            if len([p for p in dict.fromkeys(self.acked[self.confirmed]) if p in holders]) < self.sizes.ack:
-                break
-            taken.append(self.confirmed)
+        first = self.confirmed
+        while not self.held and self.confirmed < len(self.entries) and self.entries[self.confirmed].is_complete:
             self.confirmed += 1
-        return taken
+        return list(range(first, self.confirmed))
 
     def replace(self, positions: list[int]) -> None:
-        for entry_id in range(self.confirmed, len(self.acked)):
-            self.acked[entry_id] = [p for p in self.acked[entry_id] if p not in positions]
+        for position in positions:
+            self._replaced += 1
+            old, new = self.ensemble[position], BookieId(f"newcomer {self._replaced}")
+            self.ensemble[position] = new
+            for entry in self.entries[self.confirmed :]:
+                entry.on_replaced(old, new)
 
 
 @settings(max_examples=300, deadline=None)
@@ -211,14 +224,13 @@ def test_window_behaves_like_the_definition(sizes: QuorumSizes, data: st.DataObj
             case "append":
                 entry_id = pending.next_entry_id
                 pending.append(b"h", b"p" * (entry_id % 7), entry_id)
-                model.acked[entry_id] = []
+                model.append()
             case "mark":
                 position = data.draw(st.integers(0, sizes.ensemble - 1))
-                entry_ids = data.draw(st.lists(st.integers(-2, len(model.acked) + 2), max_size=8))
+                entry_ids = data.draw(st.lists(st.integers(-2, len(model.entries) + 2), max_size=8))
                 pending.mark(position, entry_ids)
                 for entry_id in entry_ids:
-                    if entry_id in model.acked:
-                        model.acked[entry_id].append(position)
+                    model.mark(position, entry_id)
             case "hold":
                 pending.hold()
                 model.held = True
@@ -229,4 +241,4 @@ def test_window_behaves_like_the_definition(sizes: QuorumSizes, data: st.DataObj
                 model.replace(positions)
         assert pending.take_confirmed() == model.take()
         assert pending.first_entry_id == model.confirmed
-        assert pending.bytes_in_flight == sum(e % 7 for e in range(model.confirmed, len(model.acked)))
+        assert pending.bytes_in_flight == sum(e % 7 for e in range(model.confirmed, len(model.entries)))
