@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from interop.spark.kill_hook import arm, environment
 from interop.spark.messages import each_message
+from interop.spark.suite.commands import pipeline
 from interop.spark.suite.conftest import World
 from magnetar.errors import ConfigError, TopicNotFoundError
 from magnetar.spark.cluster import ClusterOptions
@@ -214,9 +214,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_leaves_nothing(world: World
     with pytest.raises(TopicNotFoundError):
         archive(world, "persistent://public/default/nowhere", path)
     assert not path.exists()
-    command = [*MAGNETAR, "pipeline", "archive", "nowhere", str(path), "--master", "local[1]"]
-    command += ["--url", world.server.url, "--admin-url", world.server.admin_url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = pipeline(world.server, "archive", "nowhere", str(path))
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("magnetar: error: "), done.stderr

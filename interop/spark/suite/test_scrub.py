@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from interop.spark.suite.commands import pipeline
 from interop.spark.suite.damage import Planted, StoppedBookie
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
@@ -164,6 +166,12 @@ def test_fifty_planted_damages_are_found_and_nothing_else(spark: Any, storage: W
     assert asyncio.run(_marks(storage)) == {
         ledger: {bookie for other, _, bookie in said if other == ledger} for ledger in marked
     }
+
+    done = pipeline(storage.broker, "scrub", "--json")
+    assert done.returncode == 1, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["clean"] is False
+    assert printed["findings"] == found.document()["findings"]
 
 
 async def _marks(world: World) -> dict[int, set[str]]:
