@@ -4,6 +4,7 @@ Swarm:     most seeds have two or three classes of faults, and their own rates. 
            cluster that is always down loses nothing.
 Small:     few bookies, few entries, short times. E > Qw and E = Qw, with and without spare bookies.
 Buggify:   production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
+Streams:   what came later is drawn from a generator of its own (`_TIGHT`), so that old seeds keep everything else.
 Override:  any field by name (`run_seed(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
 """
 
@@ -79,7 +80,7 @@ class Options:
     payload_max: int
     think_s: float
     """How long a writer waits between two bursts, at most."""
-    explicit_lac: bool
+    sticky_reads: bool
     shuffle: float
     delay: LinkDelay
     disk_timing: DiskTiming
@@ -107,7 +108,8 @@ class Options:
         )
 
     def client_config(self) -> Config:
-        return Config(metadata=self._metadata(), ledger=LedgerConfig(**self.ledger))
+        ledger = LedgerConfig(**{"sticky_reads": self.sticky_reads, **self.ledger})
+        return Config(metadata=self._metadata(), ledger=ledger)
 
     def auditor_config(self) -> Config:
         """Of a client that has patience: what it cannot do is not there."""
@@ -136,6 +138,15 @@ _PATIENT: Final[dict[str, Any]] = {
     "recovery_timeout_ms": 20_000,
     "replacement_wait_ms": 5_000,
 }
+
+_TIGHT: Final[dict[str, tuple[Any, ...]]] = {
+    "adds_behind_max": (1, 5),
+    "channel_unsent_bytes_max": (1, 2_000),
+    "add_bytes_in_flight_max": (1, 1_000),
+    "requests_in_flight_max": (4, 50),
+    "batch_reads": (False,),
+}
+"""Limits of clients that are at production's value in most seeds, and at one of these in some."""
 
 
 def journal_dirs(count: int) -> list[str]:
@@ -170,7 +181,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         burst_max=random.choice((1, 2, 6)),
         payload_max=random.choice((16, 100, 600)),
         think_s=random.choice((0.03, 0.1, 0.1)),
-        explicit_lac=random.random() < 0.3,
+        sticky_reads=random.random() >= 0.3,
         shuffle=random.choice((0.0, 0.0, 0.05, 0.2)),
         delay=LinkDelay(tail=random.choice((0.0, 0.01, 0.03)), tail_max_s=random.choice((0.05, 0.3))),
         disk_timing=DiskTiming(
@@ -179,7 +190,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         ),
         session_timeout_ms=random.choice((300, 600, 1_000)),
         bookie=_draw_bookie(random),
-        ledger=_draw_ledger(random),
+        ledger=_draw_ledger(random) | _draw_tight(seed),
         repairs=random.random() < 0.7,
         ledgers_in_memory=random.choice((10, 10, 1_000)),
     )
@@ -259,3 +270,12 @@ def _draw_ledger(random: Random) -> dict[str, Any]:
         "recovery_reads_in_flight_max": random.choice((1, 8)),
         "recovery_timeout_ms": random.choice((500, 2_000)),
     }
+
+
+def _draw_tight(seed: int) -> dict[str, Any]:
+    tight: dict[str, Any] = {}
+    for name, values in _TIGHT.items():
+        random = seeded(f"{seed}/{name}")
+        if random.random() < 0.3:
+            tight[name] = random.choice(values)
+    return tight
