@@ -45,7 +45,8 @@ class Scene:
     """A ledger of three bookies with five entries of one byte, of which none is acknowledged or stored."""
 
     def __init__(self, world: World) -> None:
-        self.watch = Watch(world, draw(0), ALL)
+        options = draw(0)
+        self.watch = Watch(world, replace(options, ledger={**options.ledger, "ensemble_changes_max": 20}), ALL)
         for bookie_id in BOOKIES:
             machine = SimMachine(bookie_id)
             for path in ("/journal0", "/ledgers0"):
@@ -259,9 +260,26 @@ def test_a_ledger_whose_bookies_are_replaced_again_and_again_is_seen(scene: Scen
     limit = scene.watch.options.client_config().ledger.ensemble_changes_max
     for _ in range(limit):
         scene.change(OPEN, by=WRITER)
+        scene.watch.world.loop.now += 0.1
     assert scene.violated == []
     scene.change(OPEN, by=WRITER)
     assert scene.violated == ["V4"]
+
+
+def test_bookies_that_are_replaced_without_a_pause_while_nobody_takes_an_entry_are_seen(scene: Scene) -> None:
+    for _ in range(OPEN.ensemble_size):
+        scene.change(OPEN, by=WRITER)
+    assert scene.violated == []  # Each of the first ones may have failed by itself.
+    scene.change(OPEN, by=WRITER)
+    assert scene.violated == ["V4"]
+
+
+def test_bookies_that_are_replaced_after_one_of_them_took_an_entry_are_not(scene: Scene) -> None:
+    for entry_id in range(3):
+        for _ in range(OPEN.ensemble_size):
+            scene.change(OPEN, by=WRITER)
+        scene.added(scene.bookie, entry_id)
+    assert "V4" not in scene.violated
 
 
 def test_violations_of_one_invariant_are_told_a_few_times(scene: Scene) -> None:
