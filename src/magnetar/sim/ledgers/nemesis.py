@@ -64,6 +64,7 @@ class Nemesis:
             "clock": self._clock,
             "drill": self._aimed.drill,
             "fates": self._aimed.fates,
+            "cpu": self._starve,
         }
         self._operator_random = self._random("operator")
         self._repairs: dict[str, int] = {}
@@ -135,6 +136,15 @@ class Nemesis:
         pause_s = random.choice((0.02, 0.1, 0.3, longest)) * random.random()
         if self.cluster.pause(name, pause_s):
             self.watch.struck("pause")
+
+    async def _starve(self, random: Random) -> None:
+        """It stands still in slices: whatever it does takes longer, and its timers are late."""
+        name = random.choice([*self.cluster.bookies, *self.cluster.clients])
+        slice_s, slices = random.choice((0.001, 0.005, 0.02)), random.randrange(5, 50)
+        for count in range(slices):
+            if self.cluster.pause(name, slice_s) and not count:
+                self.watch.struck("slow CPU")
+            await asyncio.sleep(slice_s * random.uniform(1.0, 1.5))
 
     # --- network ------------------------------------------------------------------------------------------------------
 

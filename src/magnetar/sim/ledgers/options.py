@@ -4,7 +4,8 @@ Swarm:     most seeds have two or three classes of faults, and their own rates. 
            cluster that is always down loses nothing.
 Small:     few bookies, few entries, short times. E > Qw and E = Qw, with and without spare bookies.
 Buggify:   production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
-Streams:   what came later is drawn from a generator of its own (`_TIGHT`), so that old seeds keep everything else.
+Streams:   what came later is drawn from a generator of its own (`_TIGHT`, `_LATER_FAULTS`), so that old seeds keep
+           everything else.
 Override:  any field by name (`run_seed(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
 """
 
@@ -46,8 +47,11 @@ FAULTS: Final = {
     "clock": "wall clocks are wrong, drift and jump",
     "drill": "the fail-over drill: see nemesis.py",
     "fates": "during a take-over each link has its own fate",
+    "cpu": "a process, bookie or client, gets the processor only now and then for a while",
 }
 """Every class of faults, by the name that `--without` knows."""
+_LATER_FAULTS: Final = {"cpu": 0.15}
+"""Those that seeds have with this probability, beside what they have drawn."""
 
 _WEIGHTS: Final = {"drill": 3, "power": 2, "part": 2, "fates": 2, "kill": 2, "pause": 2, "blackout": 2}
 
@@ -171,7 +175,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         topics=random.choice((1, 1, 2, 2, 3)),
         journals=random.choice((1, 1, 1, 2)),
         ledger_dirs=random.choice((1, 1, 2)),
-        faults=_draw_faults(random),
+        faults=_draw_faults(random) + _draw_later_faults(seed),
         fault_gap_s=random.choice((0.15, 0.3, 0.6)),
         takeover_gap_s=random.choice((0.1, 0.2, 0.4)),
         duration_s=random.choice((2.0, 3.0, 3.0)),
@@ -201,7 +205,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
 def _draw_faults(random: Random) -> tuple[str, ...]:
     """Two or three in most seeds; none, or many, in some."""
     count = random.choice((0, 1, 2, 2, 2, 3, 3, 3, 3, 4, 6))
-    names = list(FAULTS)
+    names = [name for name in FAULTS if name not in _LATER_FAULTS]
     weights = [_WEIGHTS.get(name, 1) for name in names]
     chosen: list[str] = []
     while len(chosen) < count:
@@ -209,6 +213,10 @@ def _draw_faults(random: Random) -> tuple[str, ...]:
         if name not in chosen:
             chosen.append(name)
     return tuple(name for name in names if name in chosen)
+
+
+def _draw_later_faults(seed: int) -> tuple[str, ...]:
+    return tuple(name for name, chance in _LATER_FAULTS.items() if seeded(f"{seed}/{name}").random() < chance)
 
 
 def _draw_bookie(random: Random) -> dict[str, Any]:
