@@ -89,6 +89,8 @@ class StagedSweeping:
                 await self.sweep()
             except MagnetarError as error:
                 log.warning("a sweep of what was staged failed", extra={"why": str(error)})
+            except Exception:  # Else one bad node would end the sweeping for as long as the broker runs.
+                log.exception("a sweep of what was staged failed unexpectedly")
 
     async def sweep(self) -> SweepReport:
         """Now."""
