@@ -102,7 +102,7 @@ async def test_whatever_leaves_a_topic_without_a_ledger_ends_the_log(monkeypatch
 CHANGES: dict[str, Callable[[TopicLog], Coroutine[Any, Any, object]]] = {
     "property": lambda log: log.set_property("a", "b"),
     "trim": lambda log: log.trim(LATEST),
-    "truncate": lambda log: log.truncate(),
+    "roll": lambda log: log.roll(),
     "terminate": lambda log: log.terminate(),
 }
 
@@ -118,7 +118,7 @@ async def test_a_change_that_nobody_waits_for_any_more_leaves_the_log_as_if_it_h
         assert not log.is_fenced
         assert ("a" in log.properties, log.is_terminated) == (change == "property", change == "terminate")
         assert await world.ledgers() == [span.ledger_id for span in log.chain.spans]
-        assert len(log.chain.spans) == {"trim": 1, "truncate": 4}.get(change, 3)
+        assert len(log.chain.spans) == {"trim": 1, "roll": 4}.get(change, 3)
         if change != "terminate":
             await world.written(log, heard, 1)
 
