@@ -127,8 +127,9 @@ class BookieConfig:
         at_most=1_000_000,
         bookkeeper="maxAddsInProgressLimit",
     )
+    # Several times what one reader may have waiting, for the same reason. A slow one has that many for long.
     reads_in_progress_max: int = knob(
-        10_000,
+        50_000,
         "Reads of all connections that are not answered yet; at the limit, connections that bring reads are not read.",
         at_least=1,
         at_most=1_000_000,

@@ -44,8 +44,8 @@ class Overload:
         if seat.refusals is None or seat.refused_since is None:
             seat.refusals = Backoff(self._random, _PAUSE_FIRST_S, _PAUSE_LONGEST_S)
             seat.refused_since = self._loop.time()
-        if seat.slow_since is None:
-            seat.slow_since = seat.refused_since
+        # Not when it was last noticed: between two refusals it may have nothing to do, and pass for quick.
+        seat.slow_since = min(seat.refused_since, seat.slow_since or seat.refused_since)
         if seat.rest is None:
             seat.rest = self._loop.call_later(seat.refusals.next_s(), self._try_again, seat)
 

@@ -52,3 +52,8 @@ def test_thousands_of_adds_of_one_client_are_within_every_default_limit() -> Non
 def test_by_default_one_writer_is_refused_before_all_the_others_have_to_wait() -> None:
     config = BookieConfig()
     assert 2 * config.pending_adds_per_writer_max < config.adds_in_progress_max
+
+
+def test_a_slow_reader_is_refused_by_default_before_others_have_to_wait_for_it() -> None:
+    config = BookieConfig()
+    assert 2 * config.pending_reads_per_reader_max < config.reads_in_progress_max
