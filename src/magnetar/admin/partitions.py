@@ -2,7 +2,8 @@
 
 Growing:   the number first, then the partitions, then the subscriptions that partition 0 has. Producers may use the new
            partitions before the subscriptions are on them, so these begin at the first message. Each step only adds
-           what is missing, on every partition: a call that failed half-way is repeated, and completed.
+           what is missing. A call that failed half-way is completed by the same one, with the number that is there
+           already: it looks at every partition, as nobody knows any more which of them were new.
 """
 
 from __future__ import annotations
@@ -75,14 +76,14 @@ async def grow(call: Call) -> None:
     await service.resources.partitioned_topics.grow(topic, count)
     await _make_partitions(service, topic, count)
     if topic.is_persistent:
-        await _complete_subscriptions(call, count)
+        await _complete_subscriptions(call, before.partitions if before.partitions < count else 1, count)
 
 
-async def _complete_subscriptions(call: Call, count: int) -> None:
-    """A subscription that partition 0 has must miss nothing of the others."""
+async def _complete_subscriptions(call: Call, first_new: int, count: int) -> None:
+    """A subscription that partition 0 has must miss nothing of the new ones."""
     first = await call.persistent(call.topic.with_partition(0))
     durable = [each for each in first.subscriptions.values() if each.cursor.is_durable]
-    for index in range(1, count) if durable else ():
+    for index in range(max(1, first_new), count) if durable else ():
         topic = await call.persistent(call.topic.with_partition(index))
         for subscription in durable:
             await _subscribe_like(topic, subscription, _copied_properties(first, subscription))

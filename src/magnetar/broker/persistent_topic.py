@@ -182,7 +182,7 @@ class PersistentTopic(SubscribingSide):
         """Until it is as the policies want it, which may change meanwhile."""
         try:
             async with asyncio.timeout(self._parts.config.upkeep.topic_load_timeout_ms / 1000):
-                while not self._is_dedup_as_wanted:
+                while not (self._is_dedup_as_wanted or self._is_gone):
                     await self.check_dedup()
         except (MagnetarError, TimeoutError) as error:  # Loading it again does it, or says why not.
             self.on_fenced(TopicFencedError(f"deduplication of {self.name} could not be changed: {error}"))

@@ -95,7 +95,7 @@ async def expire(topic: PersistentTopic, entropy: Entropy) -> int:
     before_ms = entropy.wall_ms() - ttl_s * 1000
     expired = 0
     for subscription in list(topic.subscriptions.values()):
-        if subscription.cursor.backlog_entries():
+        if subscription.cursor.backlog_entries() and not subscription.is_fenced:
             expired += await subscription.expire(before_ms)
     return expired
 
@@ -153,8 +153,9 @@ async def _exceeded(topic: PersistentTopic, entropy: Entropy) -> list[_Exceeded]
 
 
 def _durable(topic: PersistentTopic) -> list[Subscription]:
-    """Those whose backlog the topic must keep. A reader's is not kept for it: it reads what is there."""
-    return [each for each in topic.subscriptions.values() if each.cursor.is_durable]
+    """Those whose backlog the topic must keep. A reader's is not kept for it: it reads what is there. One that is being
+    deleted or set to another place has none until that is over."""
+    return [each for each in topic.subscriptions.values() if each.cursor.is_durable and not each.is_fenced]
 
 
 def backlog_bytes(topic: PersistentTopic) -> int:

@@ -108,7 +108,7 @@ class SegmentLedger:
             metadata=base64.b64decode(json["metadata"]),
             digest_type=DigestType[json["digestType"]],
             password=base64.b64decode(json["password"]),
-            offloaded=bool(json["offloaded"]),
+            offloaded=bool(json.get("offloaded", False)),  # Brokers of before do not say.
         )
 
 

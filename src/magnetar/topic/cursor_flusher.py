@@ -13,6 +13,7 @@ Read next: cursor.py, cursor_home.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -223,6 +224,8 @@ class CursorFlusher:
             self.check_open()
             await self._in_time(self._home.delete())
             self._finish(CursorClosedError(f"the subscription {self._name} is deleted"))
+            with contextlib.suppress(CursorError):  # Said in the log. The cursor is gone all the same.
+                await self._in_time(self._home.delete_ledgers())
         await self._wait_quiet()
 
     async def abandon(self) -> None:

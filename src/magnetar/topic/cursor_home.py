@@ -267,8 +267,11 @@ class CursorHome:
         return await self._append(self._ledger, snapshot.info.SerializeToString())
 
     async def delete(self) -> None:
-        """The node first: then the cursor is gone, whatever happens to its ledgers."""
+        """When it returns the cursor is gone, whatever happens to its ledgers."""
         await self._node.delete()
+
+    async def delete_ledgers(self) -> None:
+        """Of a cursor that is gone. One that cannot be deleted is left, and said to be."""
         await self.abandon()
         for ledger_id in self._ledgers_made:
             await delete_quietly(ledger_id, self._parts.client)

@@ -118,6 +118,16 @@ async def test_what_is_published_to_a_new_partition_before_the_subscriptions_are
         assert subscription.cursor.backlog_entries() == 3
 
 
+async def test_a_subscription_of_one_partition_alone_is_put_on_new_partitions_only() -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}/partitions", 2)
+        await world.done("PUT", f"{many}-partition-0/subscription/s")
+        await world.done("POST", f"{many}/partitions", 3)
+        found = [(await world.get(f"{many}-partition-{index}/subscriptions")).json for index in range(3)]
+        assert found == [["s"], [], ["s"]]
+
+
 async def test_partitions_that_were_added_in_part_are_completed_by_asking_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,6 +16,7 @@ from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
+from magnetar.runtime.entropy import Entropy
 from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData, ServerError
@@ -101,6 +103,26 @@ async def test_messages_beyond_their_time_to_live_are_skipped() -> None:
         assert await topic_upkeep.expire(topic, Later(0)) == 0
         assert await topic_upkeep.expire(topic, Later(2_000)) == 1
         assert topic.subscription("s").cursor.backlog_entries() == 0
+
+
+@pytest.mark.parametrize("look", [topic_upkeep.expire, topic_upkeep.check_quota])
+async def test_a_subscription_that_is_being_deleted_keeps_none_of_the_others_from_being_looked_after(
+    look: Callable[[PersistentTopic, Entropy], Awaitable[object]],
+) -> None:
+    defaults = TopicDefaultsConfig(
+        message_ttl_s=1, backlog_quota_s=1, backlog_quota_policy=str(QuotaPolicy.SKIP_OLDEST)
+    )
+    async with broker_world(defaults=defaults) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        for number, name in enumerate(("first", "other")):
+            await talker.subscribe("t", name, consumer_id=number)
+        await talker.published(1, 0, b"x")
+        topic = await world.topic("t")
+        topic.subscription("first")._fence("it is being deleted")
+        await look(topic, Later(2_000))
+        assert [each.cursor.backlog_entries() for each in topic.subscriptions.values()] == [1, 0]
+        assert topic.quota_error is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.errors import MetadataUnavailableError, SubscriptionFencedError
 from magnetar.testing.waiting import until
+from magnetar.topic.cursor_home import CursorHome
 from magnetar.topic.cursor_node import CursorNode
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker
@@ -84,6 +85,21 @@ async def test_a_subscription_that_could_not_be_deleted_can_be_deleted_by_an_ope
     topic = await world.topic("t")
     await topic.unsubscribe(topic.subscription("s"))
     assert (list(topic.subscriptions), len(topic.cursors)) == ([], 0)
+
+
+async def test_a_subscription_whose_node_is_gone_is_deleted_whatever_happens_to_its_ledgers(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: CursorHome) -> None:
+        raise MetadataUnavailableError("away")
+
+    monkeypatch.setattr(CursorHome, "abandon", fails)
+    talker = await subscribed(world)
+    unsubscribe(talker)
+    assert (await answer(talker)).type == BaseCommand.SUCCESS
+    topic = await world.topic("t")
+    assert (list(topic.subscriptions), len(topic.cursors)) == ([], 0)
+    monkeypatch.undo()
 
 
 async def test_who_subscribes_while_a_subscription_is_deleted_tries_again_and_gets_a_new_one(
