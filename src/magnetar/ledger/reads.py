@@ -48,7 +48,8 @@ class EntryReads:
         self._timeout_s = config.read_timeout_ms / 1000
         self._sticky = entropy.random.randrange(2**16)  # Readers of one ledger spread over its bookies.
         self._avoided: dict[BookieId, float] = {}
-        self._run_entries = min(_RUN_ENTRIES_FIRST, config.read_entries_max)
+        self._run_entries_max = min(config.read_entries_max, config.requests_in_flight_max)  # One request for each.
+        self._run_entries = min(_RUN_ENTRIES_FIRST, self._run_entries_max)
         self._singles = _speculation(config)
         self._batches = _speculation(config)  # They take longer, so they are measured apart.
 
@@ -139,7 +140,7 @@ class EntryReads:
         """The next run has as many entries as are expected to fit into a batch."""
         largest = max(len(entry.payload) for entry in entries) + self._keys.digest.overhead_bytes
         fitting = self._config.read_batch_bytes_max // largest
-        self._run_entries = max(1, min(self._config.read_entries_max, fitting))
+        self._run_entries = max(1, min(self._run_entries_max, fitting))
 
     async def _send_share(self, run: _Run, bookie: BookieId, entry_ids: list[int]) -> None:
         try:

@@ -17,6 +17,7 @@ from tests.unit.ledger.worlds import QUICK, World, ledger_world, length_up_to, p
 pytestmark = pytest.mark.usefixtures("transport")
 
 SINGLE = dataclasses.replace(QUICK, batch_reads=False)
+FEW = dataclasses.replace(SINGLE, requests_in_flight_max=3)
 PATIENT = dataclasses.replace(QUICK, read_timeout_ms=60_000, speculative_read_max_ms=50)
 
 
@@ -42,7 +43,7 @@ def assert_entries(entries: list[Entry], first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 3, 2), (4, 3, 2), (5, 2, 2)])
-@pytest.mark.parametrize("config", [QUICK, SINGLE, dataclasses.replace(QUICK, read_entries_max=3)])
+@pytest.mark.parametrize("config", [QUICK, SINGLE, FEW, dataclasses.replace(QUICK, read_entries_max=3)])
 async def test_range_is_read_in_order_whatever_the_striping(sizes: tuple[int, int, int], config: LedgerConfig) -> None:
     async with ledger_world(sizes[0], config) as world:
         await world.create(E=sizes[0], Qw=sizes[1], Qa=sizes[2])

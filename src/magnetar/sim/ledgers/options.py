@@ -147,7 +147,7 @@ _TIGHT: Final[dict[str, tuple[Any, ...]]] = {
     "adds_behind_max": (1, 5),
     "channel_unsent_bytes_max": (1, 2_000),
     "add_bytes_in_flight_max": (1, 1_000),
-    "requests_in_flight_max": (4, 50),
+    "requests_in_flight_max": (50, 200),
     "batch_reads": (False,),
 }
 """Limits of clients that are at production's value in most seeds, and at one of these in some."""
