@@ -2,7 +2,8 @@
 
 Missing:   index and log have lost a block. From the index alone would not do: what stands in the log comes along with
            its neighbours when those are read.
-Flipped:   one bit of a block. Cut: the last block of a log is cut off.
+Flipped:   one bit of a block. Cut: the last block of a log is cut off, if it is of the ledgers in question: what is
+           flushed when, and so what stands behind what, depends on the time that writing took.
 Entries:   larger than a block's size, so each has a block of its own, and each damage hits one replica.
 """
 
@@ -46,11 +47,12 @@ class StoppedBookie:
         await self._index.aclose()
 
     async def plant(self, ledgers: list[int], random: Random, *, missing: int, flipped: int, cut: int) -> list[Planted]:
-        extents = [extent for ledger in ledgers for extent in await self._index.extents(ledger)]
+        everything = [extent for ledger in await self._index.ledgers() for extent in await self._index.extents(ledger)]
+        everything.sort(key=lambda extent: extent.place)
+        extents = [extent for extent in everything if extent.ledger_id in ledgers]
         assert all(len(extent.ids) == 1 for extent in extents), "an entry has a block of its own"
-        extents.sort(key=lambda extent: extent.place)
-        last = {extent.place.log_id: extent for extent in extents}
-        ends = random.sample(list(last.values()), cut)
+        last = {extent.place.log_id: extent for extent in everything}
+        ends = random.sample([extent for extent in last.values() if extent.ledger_id in ledgers], cut)
         others = [extent for extent in extents if extent not in ends]
         chosen = random.sample(others, missing + flipped)
         await self._index.apply(IndexBatch(removed=chosen[:missing]))
