@@ -93,15 +93,15 @@ class Attachment(ABC):
         self._detached.clear()
         try:
             await self._attach(connection)
+            if connection.error is not None:
+                raise connection.error
+            if self._detached.is_set():
+                raise BrokerUnavailableError(f"the broker closed {self.topic} at once")
         except BaseException as error:
-            self._unregister(connection)
+            self._unregister(connection)  # Else the end of this connection would end its stay at another broker.
             if isinstance(error, BrokerTimeoutError | asyncio.CancelledError):
                 self._close_and_forget(connection)  # It may be attached there all the same, and would be in the way.
             raise
-        if connection.error is not None:
-            raise connection.error
-        if self._detached.is_set():
-            raise BrokerUnavailableError(f"the broker closed {self.topic} at once")
         self.connection = connection
         self._attached.set()
         self._on_attached(connection)
