@@ -10,7 +10,8 @@ In use:    a file with anything but zeros behind its header. A file is prepared 
 Reused:    a file that was used before, as its header says, has groups of its former use behind its own. They have
            another file id. It is in use when it has a group of its own; a group that is missing at its end is noticed
            when the next file does not go on from there.
-Mark:      gaps that lie wholly at or below it do no harm: those records are no longer needed.
+Mark:      gaps that lie wholly at or below it do no harm: those records are no longer needed. So a file that ends there
+           says nothing about what follows it.
 Limit:     damage in the very last group looks like a torn write, unless the journal was closed behind it, or opened
            again since: a closing group, or the floor in the next file's header, shows that something is missing.
 Read next: journal_files.py for what is done about a torn tail
@@ -190,7 +191,10 @@ async def _replay_file(disk: Disk, found: FoundFile, chain: _Chain, deliver: Del
 
 
 def _check_hole(before: FoundFile, found: FoundFile, chain: _Chain) -> None:
-    """Files between these two are missing. They were no longer needed if what follows begins below the mark."""
+    """Files between these two are missing. They were no longer needed if what follows begins below the mark, or if
+    nothing of the one before them is needed either: then it has come back, as its removal was not durable."""
+    if (before.last_sequence or 0) <= chain.mark:
+        return
     if found.first_sequence is None or found.first_sequence > chain.mark + 1:
         raise JournalDamagedError(found.path, 0, f"the files between {before.path} and this one are missing; {_ADVICE}")
 

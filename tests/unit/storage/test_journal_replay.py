@@ -155,6 +155,19 @@ async def test_numbers_go_on_behind_files_that_are_gone_and_may_come_back() -> N
     assert await replay({**found, FIRST: removed}, mark=2) == numbered(b"third", first=3)
 
 
+async def test_file_that_comes_back_below_the_mark_does_not_make_those_missing_that_were_forgotten_after_it() -> None:
+    content = await crashed(*(bytes([n]) * 3_000 for n in range(3)), config=SMALL_FILES)
+    *_, last, prepared = sorted(content)
+    assert (last, decode_group_header(content[prepared][FILE_HEADER_BYTES:])) == (THIRD, None)
+    left = {path: content[path] for path in (FIRST, prepared)}
+    assert await replay(left, mark=3) == []
+    device = await device_with(left)
+    life = await live(device, mark=3)
+    await life.write(b"fourth")
+    await life.crash(Crash.KILL)
+    assert await replay_of(device, mark=3) == numbered(b"fourth", first=4)
+
+
 async def test_crash_at_any_moment_of_opening_leaves_a_journal_that_opens() -> None:
     content = await crashed(b"first", b"second")
     content[FIRST] += b"torn"
