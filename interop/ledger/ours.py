@@ -57,21 +57,21 @@ async def write(
     """Every add must be acknowledged, in order; raises what the first failed one does."""
     first = writer.last_pushed + 1
     waiting: deque[asyncio.Future[int]] = deque()
-    for entry_id in range(first, first + count):
-        if len(waiting) >= in_flight:
+    try:
+        for entry_id in range(first, first + count):
+            if len(waiting) >= in_flight:
+                await _acknowledged(waiting, on_added)
+            waiting.append(writer.enqueue(body(writer.ledger_id, entry_id, size)))
+        while waiting:
             await _acknowledged(waiting, on_added)
-        waiting.append(writer.enqueue(body(writer.ledger_id, entry_id, size)))
-    while waiting:
-        await _acknowledged(waiting, on_added)
+    except MagnetarError:
+        await asyncio.gather(*waiting, return_exceptions=True)  # They all know that they failed; nobody else asks.
+        raise
     assert writer.last_confirmed == first + count - 1
 
 
 async def _acknowledged(waiting: deque[asyncio.Future[int]], on_added: Callable[[int], None] | None) -> None:
-    try:
-        entry_id = await waiting.popleft()
-    except MagnetarError:
-        await asyncio.gather(*waiting, return_exceptions=True)  # They all know that they failed; nobody else asks.
-        raise
+    entry_id = await waiting.popleft()
     if on_added is not None:
         on_added(entry_id)
 

@@ -7,8 +7,8 @@ Invariant: an add is answered EOK only from `on_durable`, after the journal has 
 Order:     what cannot be taken now stays with its connection, which is held; so nothing overtakes it.
 Record:    a run is one record of the journal, also if some of it is refused. So room for one record, asked for before
            the run is looked at, is room for all of it.
-Limits:    in progress (hold), per connection (refuse), journal queue (hold), write cache (hold, then refuse).
-Read next: ledgers.py (contexts), gate.py, journal.py in storage/
+Limits:    in progress and journal queue (hold); of one connection, and write cache (hold, then refuse).
+Read next: ledgers.py (contexts), gate.py, writer_quotas.py, journal.py in storage/
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from magnetar.bookie.connection import Connection
-from magnetar.bookie.gate import Gate
+from magnetar.bookie.gate import REOPEN_SHARE, Gate
 from magnetar.bookie.ledgers import Ledger, LedgerTable, move_lacs
 from magnetar.bookie.read_only import ReadOnlySwitch
+from magnetar.bookie.writer_quotas import WriterQuotas
 from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer
 from magnetar.storage.frames import ENTRY_OFFSET, add_frame
@@ -39,8 +40,6 @@ from magnetar.wire.bookkeeper.packet import Flag
 from magnetar.wire.bookkeeper.server import encode_response
 
 log = logging.getLogger(__name__)
-
-_REOPEN_SHARE = 0.8  # A gate opens when this much of its limit is left in use, so that it does not flutter.
 
 
 class EntrySink(Protocol):
@@ -67,6 +66,7 @@ class RecordSink(Protocol):
 class AddLimits(NamedTuple):
     in_progress_max: int
     per_connection_max: int
+    per_connection_wait_s: float
 
 
 class DurableAdds(NamedTuple):
@@ -111,17 +111,18 @@ class Adds:
         self.busy_gate = Gate()
         self.journal_gate = Gate()
         self.cache_gate = cache_gate
-        self._pending: dict[Connection, int] = {}
+        self.quotas = WriterQuotas(limits.per_connection_max, limits.per_connection_wait_s)
         self._loads: dict[asyncio.Task[None], None] = {}
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def on_run(self, connection: Connection, buffer: Buffer, start: int, run: AddRun) -> bool:
-        if self._must_wait(connection):
+        count = len(run.entry_ids)
+        if self._must_wait(connection, count):
             return False
         ledgers = list(map(self._table.find_context, run.contexts))
         may_pass = not (self._switch.is_read_only or self.cache_gate.refuses)
-        if not all(ledgers) or not may_pass or not self._has_quota(connection, len(run.entry_ids)):
+        if not all(ledgers) or not may_pass or not self.quotas.has_room(connection, count):
             return self._admit_one_by_one(connection, buffer, run)
         chunk = bytes(memoryview(buffer)[start : run.end])
         self._accept(connection, chunk, start, run, cast("list[Ledger]", ledgers))
@@ -146,7 +147,7 @@ class Adds:
 
     def on_add(self, connection: Connection, request: AddEntry) -> bool:
         """One add that is not a compact frame; it is stored in the same form."""
-        if self._must_wait(connection):
+        if self._must_wait(connection, 1):
             return False
         ledger = self._table.find(request.ledger_id)
         if ledger is None:
@@ -188,18 +189,19 @@ class Adds:
 
     def on_group_written(self) -> None:
         """Once per journal group, behind its answers."""
-        if self.in_progress <= self._limits.in_progress_max * _REOPEN_SHARE:
+        if self.in_progress <= self._limits.in_progress_max * REOPEN_SHARE:
             self.busy_gate.open()
         if self._journal.has_room:
             self.journal_gate.open()
 
     def on_closed(self, connection: Connection) -> None:
-        self._pending.pop(connection, None)
+        self.quotas.forget(connection)
         for gate in (self.busy_gate, self.journal_gate, self.cache_gate):
             gate.forget(connection)
 
     async def aclose(self) -> None:
         self.cache_gate.close()
+        self.quotas.close()
         loads = list(self._loads)
         for load in loads:
             load.cancel()
@@ -257,7 +259,7 @@ class Adds:
     ) -> Code:
         if self._switch.is_read_only and not (high_priority and self._switch.takes_high_priority):
             return Code.EREADONLY
-        if self.cache_gate.refuses or not self._has_quota(connection, count):
+        if self.cache_gate.refuses or not self.quotas.has_room(connection, count):
             return Code.ETOOMANYREQUESTS
         return ledger.check_add(master_key, recovery=recovery)
 
@@ -281,23 +283,16 @@ class Adds:
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
-    def _has_quota(self, connection: Connection, count: int) -> bool:
-        return self._pending.get(connection, 0) + count <= self._limits.per_connection_max
-
     def _begin(self, connection: Connection, count: int) -> None:
         self.in_progress += count
         self.added += count
-        self._pending[connection] = self._pending.get(connection, 0) + count
+        self.quotas.begin(connection, count)
 
     def _end(self, connection: Connection, count: int) -> None:
         self.in_progress -= count
-        left = self._pending.get(connection, 0) - count
-        if left > 0:
-            self._pending[connection] = left
-        else:
-            self._pending.pop(connection, None)
+        self.quotas.end(connection, count)
 
-    def _must_wait(self, connection: Connection) -> bool:
+    def _must_wait(self, connection: Connection, count: int) -> bool:
         """Holds the connection if so."""
         if self.in_progress >= self._limits.in_progress_max:
             self.busy_gate.shut()
@@ -309,7 +304,7 @@ class Adds:
             if gate.is_shut and not gate.refuses:
                 gate.wait(connection)
                 return True
-        return False
+        return self.quotas.must_wait(connection, count)
 
 
 def _for_each_entry(ledgers: Sequence[Ledger], run: AddRun) -> list[Ledger]:

@@ -188,7 +188,8 @@ class Bookie:
         config, entropy = self._config.bookie, self._runtime.entropy
         self.table = LedgerTable(storage, config.ledgers_in_memory_max)
         cache_gate = Gate(self._config.storage.max_throttle_ms / 1000)
-        add_limits = AddLimits(config.adds_in_progress_max, config.pending_adds_per_writer_max)
+        writer_wait_s = config.pending_adds_per_writer_wait_ms / 1000
+        add_limits = AddLimits(config.adds_in_progress_max, config.pending_adds_per_writer_max, writer_wait_s)
         self.adds = Adds(self.table, storage, self._records, cache_gate, self.switch, add_limits, entropy.wall_ms)
         self._records.adds = self.adds
         read_limits = ReadLimits(config.reads_in_progress_max, config.pending_reads_per_reader_max)
@@ -239,8 +240,9 @@ class Bookie:
             read_only=self.switch.is_read_only,
         )
         self.switch.listen(self._registration.set_read_only)
-        await self._unless_failed(self._registration.start())
+        # Before it starts: a failure may come in the same turn as the node, and no node outlives its bookie.
         self._closing.push_async_callback(self._registration.aclose)
+        await self._unless_failed(self._registration.start())
 
     async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
         """It may fail before it is started, or while it serves already; then this is given up, and raises why."""

@@ -8,7 +8,9 @@ Patience:  a gate may be given some: when it stayed shut for longer, whoever wai
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
+
+REOPEN_SHARE: Final = 0.8  # A gate opens when this much of its limit is left in use, so that it does not flutter.
 
 
 class Holdable(Protocol):

@@ -36,6 +36,7 @@ def _counters(bookie: Bookie) -> list[Reading]:
         ("adds", "Entries taken.", lambda: adds.added),
         ("refused_adds", "Entries refused, for whatever reason.", lambda: sum(adds.refused.values())),
         ("adds_held", "Times that adds in progress reached their limit.", lambda: adds.busy_gate.shut_times),
+        ("writers_held", "Times that one writer's adds reached their limit.", lambda: adds.quotas.held),
         ("journal_held", "Times that the journal's queue was full.", lambda: adds.journal_gate.shut_times),
         ("cache_held", "Times that both write caches were full.", lambda: adds.cache_gate.shut_times),
         ("reads", "Entries found and sent.", lambda: reads.served),

@@ -118,7 +118,7 @@ class BookieConfig:
 
     # --- overload: what is taken on at once. Each limit is far above what one client has in flight ---
 
-    # More than twice what one writer may have waiting: a greedy one is refused before its neighbours have to wait. What
+    # More than twice what one writer may have waiting: a greedy one is held before its neighbours have to wait. What
     # is in progress lies in the journal's queue, whose bytes have a limit of their own.
     adds_in_progress_max: int = knob(
         50_000,
@@ -135,14 +135,21 @@ class BookieConfig:
         at_most=1_000_000,
         bookkeeper="maxReadsInProgressLimit",
     )
-    # Apache's client takes the refusal of an add for a failed bookie: a low limit makes it change ensembles in a storm.
-    # So it is several times what a writer keeps in flight, but below `adds_in_progress_max`: else it was never met.
+    # Several times what a writer keeps in flight, but below `adds_in_progress_max`: else it was never met.
     pending_adds_per_writer_max: int = knob(
         20_000,
-        "Adds waiting for one writer; further ones are answered `too many requests`, and the client goes elsewhere.",
+        "Adds waiting for one writer; at the limit its connection is not read.",
         at_least=1,
         at_most=1_000_000,
         bookkeeper="maxPendingAddRequestsPerThread",
+    )
+    # Apache's client takes a refusal for a failed bookie, and gives up an add by itself after five seconds.
+    pending_adds_per_writer_wait_ms: int = knob(
+        2_500,
+        "How long a writer with that many adds waiting is not read; then further ones are answered "
+        "`too many requests`, and the client goes elsewhere.",
+        at_least=0,
+        at_most=600_000,
     )
     pending_reads_per_reader_max: int = knob(
         10_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -85,13 +86,15 @@ class FakeConnection(Connection):
 
 
 class Setup:
-    def __init__(self, flags: dict[int, LedgerFlags | Exception] | None = None, **limits: int) -> None:
+    def __init__(
+        self, flags: dict[int, LedgerFlags | Exception] | None = None, *, wait_s: float = 5.0, **limits: int
+    ) -> None:
         self.flags = flags or {}
         self.table = LedgerTable(self)
         self.cache = WriteCache()
         self.journal = SlowJournal()
         self.cache_gate = Gate()
-        quota = AddLimits(limits.get("in_progress_max", 10_000), limits.get("per_connection_max", 10_000))
+        quota = AddLimits(limits.get("in_progress_max", 10_000), limits.get("per_connection_max", 10_000), wait_s)
         self.switch = ReadOnlySwitch()
         self.adds = Adds(self.table, self, self.journal, self.cache_gate, self.switch, quota, lambda: 1)
 
@@ -321,19 +324,50 @@ async def test_an_add_that_the_journal_does_not_take_is_not_in_progress(protobuf
     with pytest.raises(JournalFailedError):
         offer()
     assert setup.adds.in_progress == 0
-    assert setup.adds._pending == {}
+    assert not len(setup.adds.quotas)
     assert connection.answers() == [(1, 0, Code.EOK)]
 
 
-async def test_a_writer_with_too_many_pending_adds_is_refused_and_others_are_not() -> None:
+async def test_a_writer_with_too_many_pending_adds_is_held_until_most_of_them_are_written() -> None:
     setup, greedy, modest = Setup(per_connection_max=5), FakeConnection(), FakeConnection()
     await setup.send(greedy, b"".join(add(1, entry) for entry in range(5)))
-    await setup.send(greedy, add(1, 5))
+    sending = asyncio.ensure_future(setup.send(greedy, add(1, 5)))
+    await until(lambda: greedy.held == 1, "held")
     await setup.send(modest, add(2, 0))
-    assert greedy.answers() == [(1, 5, Code.ETOOMANYREQUESTS)]
+    assert not modest.held
+    assert greedy.answers() == []
+    setup.sync()
+    await sending
+    setup.sync()
+    assert greedy.answers() == [(1, entry, Code.EOK) for entry in range(6)]
+    assert setup.adds.quotas.held == 1
+    assert setup.adds.refused == {}
+
+
+async def test_a_writer_whose_pending_adds_stay_too_many_is_refused_and_others_are_not() -> None:
+    setup, greedy, modest = Setup(per_connection_max=5, wait_s=0.01), FakeConnection(), FakeConnection()
+    await setup.send(greedy, b"".join(add(1, entry) for entry in range(5)))
+    await setup.send(greedy, add(1, 5))  # Held first, then refused.
+    await setup.send(greedy, add(1, 6))
+    await setup.send(modest, add(2, 0))
+    assert greedy.answers() == [(1, 5, Code.ETOOMANYREQUESTS), (1, 6, Code.ETOOMANYREQUESTS)]
+    assert setup.adds.quotas.held == 1
     setup.sync()
     assert modest.answers() == [(2, 0, Code.EOK)]
-    assert setup.adds.refused == {Code.ETOOMANYREQUESTS: 1}
+    assert setup.adds.refused == {Code.ETOOMANYREQUESTS: 2}
+    await setup.send(greedy, add(1, 7))
+    setup.sync()
+    assert greedy.answers()[-1] == (1, 7, Code.EOK), "it has come down, and is served again"
+
+
+async def test_a_writer_that_is_closed_while_it_is_held_leaves_nothing() -> None:
+    setup, connection = Setup(per_connection_max=1, wait_s=0.01), FakeConnection()
+    await setup.send(connection, add(1, 0))
+    assert not setup.adds.on_run(connection, add(1, 1), 0, scan_adds(add(1, 1), 0, len(add(1, 1))))
+    setup.adds.on_closed(connection)
+    assert not len(setup.adds.quotas)
+    setup.sync()
+    assert setup.adds.in_progress == 0
 
 
 async def test_a_cache_that_stays_full_for_too_long_refuses_instead_of_holding() -> None:
@@ -380,4 +414,4 @@ async def test_answers_to_a_closed_connection_are_nobodys_and_free_its_quota() -
     setup.adds.on_closed(connection)
     setup.sync()
     assert setup.adds.in_progress == 0
-    assert setup.adds._pending == {}
+    assert not len(setup.adds.quotas)

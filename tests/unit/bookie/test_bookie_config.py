@@ -49,7 +49,7 @@ def test_thousands_of_adds_of_one_client_are_within_every_default_limit() -> Non
     assert min(config.adds_in_progress_max, config.pending_adds_per_writer_max) > 10_000
 
 
-def test_by_default_one_writer_is_refused_before_all_the_others_have_to_wait() -> None:
+def test_by_default_one_writer_is_held_before_all_the_others_have_to_wait() -> None:
     config = BookieConfig()
     assert 2 * config.pending_adds_per_writer_max < config.adds_in_progress_max
 

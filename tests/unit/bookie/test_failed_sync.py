@@ -6,9 +6,13 @@ import asyncio
 
 import pytest
 
-from magnetar.errors import SyncFailedError
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.registration import Registration
+from magnetar.errors import MagnetarError, SyncFailedError
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.sim.device import SimDevice
 from magnetar.sim.disk_faults import Fault
+from tests.unit.bookie.node_story import PATHS
 from tests.unit.bookie.one_node import on_a_node, slow, writer
 from tests.unit.bookie.sim_node import SimNode
 
@@ -68,3 +72,29 @@ def test_a_bookie_that_failed_takes_no_connections() -> None:
         await node.stop()
 
     on_a_node(test, storage={"flush_interval_ms": 200})
+
+
+def test_a_bookie_that_fails_as_it_is_registered_leaves_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting: list[Bookie] = []
+    register, start = Bookie._register, Registration.start
+
+    async def remembered(bookie: Bookie, paths: BookKeeperPaths) -> None:
+        starting.append(bookie)
+        await register(bookie, paths)
+
+    async def failing_at_the_end(registration: Registration) -> None:
+        await start(registration)
+        starting[-1]._fail(MagnetarError("in the same turn"))
+
+    async def test(node: SimNode) -> None:
+        bookie_id = node.bookie.bookie_id
+        await node.stop()
+        monkeypatch.setattr(Bookie, "_register", remembered)
+        monkeypatch.setattr(Registration, "start", failing_at_the_end)
+        with pytest.raises(MagnetarError, match="in the same turn"):
+            await node.start()
+        assert node._store is not None
+        assert await node._store.get(PATHS.registration(bookie_id, readonly=False)) is None
+        await node._store.aclose()
+
+    on_a_node(test)
