@@ -103,9 +103,12 @@ class Ledger:
     async def begin_writing(self, *, in_flight: int) -> None:
         await self.ask("beginWriting", inFlight=in_flight, size=ENTRY_BYTES)
 
+    async def acknowledged(self) -> int:
+        return int(await self.ask("acknowledged"))
+
     async def wait_acknowledged(self, count: int) -> None:
         async def enough() -> bool:
-            return bool(await self.ask("acknowledged") >= count)
+            return await self.acknowledged() >= count
 
         await wait_until(enough, f"{count} adds acknowledged")
 

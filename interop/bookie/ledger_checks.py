@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 from interop.bookie.client import E3_QW2_QA2, E3_QW3_QA2, Ledger, Protocol, Quorum, expect
@@ -9,6 +11,7 @@ from interop.bookie.part import Bookies, with_both_protocols
 
 MANY = 100_000
 IN_FLIGHT = 2_000
+LEFT_WAITING = 30_000  # More than a bookie takes from one writer at once.
 
 
 async def _write_many(b: Bookies, protocol: Protocol, quorum: Quorum) -> None:
@@ -52,6 +55,27 @@ async def two_thousand_adds_in_flight_in_each_of_three_ledgers_meet_no_refusal(b
             await ledger.close()
     finally:
         await client.disconnect()  # Ends the writers, too, that a failure leaves behind.
+
+
+async def a_bookie_that_stood_still_while_two_went_on_refuses_nothing(b: Bookies) -> None:
+    """What waited for it comes at once. A refusal would end the ledger: there is no fourth bookie to go to."""
+    client = await b.client("v2")
+    try:
+        ledger = await client.create(E3_QW3_QA2)
+        await ledger.begin_writing(in_flight=IN_FLIGHT)
+        await ledger.wait_acknowledged(IN_FLIGHT)
+        os.kill(b.cluster.bookies[-1].pid, signal.SIGSTOP)
+        try:
+            await ledger.wait_acknowledged(await ledger.acknowledged() + LEFT_WAITING)
+        finally:
+            os.kill(b.cluster.bookies[-1].pid, signal.SIGCONT)
+        await ledger.wait_acknowledged(await ledger.acknowledged() + LEFT_WAITING)
+        done = await ledger.ask("endWriting", untilItFails=False)
+        expect("error", done["error"], "")
+        await _no_bookie_was_replaced(ledger)
+        await ledger.close()
+    finally:
+        await client.disconnect()
 
 
 async def every_digest_is_stored_and_verified_by_the_reader(b: Bookies, p: Protocol) -> None:
@@ -120,3 +144,5 @@ CHECKS = [
     entries_are_there_after_all_bookies_were_stopped_and_started,
     entries_are_there_after_all_bookies_were_killed_and_started,
 ]
+# Apache's refuse what is too much at once.
+OURS_ALONE = [a_bookie_that_stood_still_while_two_went_on_refuses_nothing]

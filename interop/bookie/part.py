@@ -1,7 +1,7 @@
 """What a check is given: three bookies of one make, and Apache's client in a Java process.
 
 PARTS has the same checks twice: on Apache's bookies they show that they ask for what BookKeeper does, on ours that we
-do it.
+do it. Some are about more than that, and run on ours alone.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def part_on(make: str) -> Part:
     )  # They import this module's types.
 
     checks = [*ledger_checks.CHECKS, *access_checks.CHECKS, *tail_checks.CHECKS, *shell_checks.CHECKS]
+    if make == "magnetar":
+        checks += ledger_checks.OURS_ALONE
     opened: Callable[[], AbstractAsyncContextManager[Bookies]] = functools.partial(open_bookies, MAKES[make])
     return Part(f"bookie, on three {make} bookies", opened, checks)
 
