@@ -27,11 +27,13 @@ class WriterQuotas:
         return len(self._pending)
 
     def has_room(self, connection: Holdable, count: int) -> bool:
-        return self._pending.get(connection, 0) + count <= self._adds_max
+        """For who has nothing waiting there always is, however many come at once: else it came with them in vain."""
+        pending = self._pending.get(connection, 0)
+        return not pending or pending + count <= self._adds_max
 
     def must_wait(self, connection: Holdable, count: int) -> bool:
-        """Holds the connection if so. Who has nothing waiting could only wait in vain for so many."""
-        if self.has_room(connection, count) or connection not in self._pending:
+        """Holds the connection if so."""
+        if self.has_room(connection, count):
             return False
         gate = self._gates.get(connection)
         if gate is None:

@@ -215,6 +215,17 @@ class PersistentTopic(SubscribingSide):
         if self._is_gone:
             return
         self._is_gone = True
+        try:
+            await self._close(why)
+        except asyncio.CancelledError:  # It took too long; nothing of it may go on all the same.
+            self._forget_dedup()
+            try:
+                await self.log.give_up()
+            finally:
+                await self.cursors.abandon()
+            raise
+
+    async def _close(self, why: str) -> None:
         if self._dedup_check is not None:
             self._dedup_check.cancel()
         await self.compaction.aclose()

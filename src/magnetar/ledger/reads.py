@@ -5,7 +5,8 @@ Chunk:     what one call reads and holds: one batch from one bookie where every 
 Order:     E = Qw: one bookie for as long as it answers (sticky), so that its read-ahead is of use; the others follow.
            E > Qw: the write set's own order. A bookie that was silent goes last for a while.
 Trouble:   what the first choice does not deliver is read entry by entry from all the others; only when nobody is left
-           does the read fail, and the error says what each one said (answers.py).
+           does the read fail, and the error says what each one said (answers.py). Bookies that had too many requests
+           are asked again after a pause, and after a longer one, for as long as a read may take.
 Not here:  how far a ledger may be read. reader.py sees to that.
 Read next: race.py, reader.py
 """
@@ -28,13 +29,16 @@ from magnetar.ledger.race import Outcome, race
 from magnetar.ledger.speculation import Speculation
 from magnetar.metadata.bookkeeper.ledger_metadata import INT64_MAX, LedgerMetadata
 from magnetar.quorum.write_sets import write_set
+from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.entropy import Entropy
-from magnetar.wire.bookkeeper.codes import code_of_number
+from magnetar.wire.bookkeeper.codes import Code, code_of_number
 from magnetar.wire.bookkeeper.digests import Entry
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.messages import V2, BatchRead, ReadEntry, ReadResponse
 
 _AVOID_S: Final = 5.0  # How long a bookie that was silent goes last. As long as a read may take by default.
+_BUSY_PAUSE_FIRST_S: Final = 0.02
+_BUSY_PAUSE_LONGEST_S: Final = 0.5
 _RUN_ENTRIES_FIRST: Final = 16  # Of a run, before the size of this ledger's entries is known.
 
 
@@ -46,6 +50,7 @@ class EntryReads:
         self._bookies = bookies
         self._config = config
         self._timeout_s = config.read_timeout_ms / 1000
+        self._random = entropy.random
         self._sticky = entropy.random.randrange(2**16)  # Readers of one ledger spread over its bookies.
         self._avoided: dict[BookieId, float] = {}
         self._run_entries_max = min(config.read_entries_max, config.requests_in_flight_max)  # One request for each.
@@ -78,14 +83,23 @@ class EntryReads:
     ) -> Entry:
         """From all bookies but those that were heard; from one that was asked in vain, as the last."""
         request = ReadEntry(self._keys.ledger_id, entry_id, version=V2)
-        known = heard or {}
-        order = [bookie for bookie in self._order(metadata, entry_id) if bookie not in known]
-        order.sort(key=lambda bookie: bookie == last)  # Stable: else as they were.
-        outcome = await race(order, lambda bookie: self._ask(bookie, request), self._singles)
-        self._learn(metadata, outcome)
-        if outcome.winner is None:
-            raise unreadable(self._keys.ledger_id, entry_id, known | outcome.others)
-        return outcome.winner.entries[0]
+        known = dict(heard or {})
+        clock = asyncio.get_running_loop().time
+        give_up, pauses = clock() + self._timeout_s, Backoff(self._random, _BUSY_PAUSE_FIRST_S, _BUSY_PAUSE_LONGEST_S)
+        while True:
+            order = [bookie for bookie in self._order(metadata, entry_id) if bookie not in known]
+            order.sort(key=lambda bookie: bookie == last)  # Stable: else as they were.
+            outcome = await race(order, lambda bookie: self._ask(bookie, request), self._singles)
+            self._learn(metadata, outcome)
+            if outcome.winner is not None:
+                return outcome.winner.entries[0]
+            known |= outcome.others
+            busy = [bookie for bookie, answer in known.items() if answer.code is Code.ETOOMANYREQUESTS]
+            if not busy or clock() > give_up:
+                raise unreadable(self._keys.ledger_id, entry_id, known)
+            await asyncio.sleep(pauses.next_s())
+            for bookie in busy:
+                del known[bookie]
 
     async def _ask(self, bookie: BookieId, request: ReadEntry) -> Answer:
         return await ask(self._bookies, bookie, self._keys, request, self._timeout_s)

@@ -216,9 +216,20 @@ class LedgerKeeper:
         self._events.on_over(error)
 
     async def aclose(self) -> None:
-        """What is in flight is still acknowledged; what waits for a ledger fails; the ledger is closed."""
+        """What is in flight is still acknowledged; what waits for a ledger fails; the ledger is closed.
+
+        If it is cancelled, it ends at once, as `release` does with what is under way given up.
+        """
         self.appender.refuse(self._not_served())
-        await self._wait_working()
+        try:
+            await self._close_ledger()
+        except asyncio.CancelledError:
+            await self.release(wait_s=0.0)
+            raise
+        await self.release()
+
+    async def _close_ledger(self) -> None:
+        await self._wait_working(_CLOSE_WAIT_S)
         self._is_closed = True
         self._switch.end()
         ledger = self._switch.ledger
@@ -228,14 +239,13 @@ class LedgerKeeper:
                 await ledger.close()
             except MagnetarError as error:  # Whoever opens the topic next recovers it.
                 log.warning("a topic's ledger was not closed", extra={"topic": self._node.name, "why": str(error)})
-        await self.release()
 
-    async def release(self) -> None:
-        """Ends without closing anything."""
+    async def release(self, wait_s: float = _CLOSE_WAIT_S) -> None:
+        """Ends without closing anything. What is under way may take so long."""
         self._is_closed = True
         self._switch.end()
         self.appender.refuse(self._not_served())
-        await self._wait_working()
+        await self._wait_working(wait_s)
         if self._ending is not None:
             await asyncio.wait([self._ending])
         await self._release()
@@ -247,14 +257,14 @@ class LedgerKeeper:
         if self._switch.ledger is not None:
             await self._switch.ledger.release()
 
-    async def _wait_working(self) -> None:
+    async def _wait_working(self, wait_s: float) -> None:
         """For what is under way: work of ours, and changes that somebody else has asked for."""
         if self._working is not None:
-            _, running = await asyncio.wait([self._working], timeout=_CLOSE_WAIT_S)
+            _, running = await asyncio.wait([self._working], timeout=wait_s)
             for task in running:
                 task.cancel()
                 await asyncio.wait([task])
-        await self._node.settle(_CLOSE_WAIT_S)
+        await self._node.settle(wait_s)
 
     def _tell_lost(self, error: MagnetarError) -> None:
         waiting = self.appender.take_waiting()

@@ -272,6 +272,11 @@ class TopicLog:
         await self._keeper.aclose()
         await self._forget()
 
+    async def give_up(self) -> None:
+        """Ends at once: what is under way is cancelled, and the next owner recovers the ledger. Again is harmless."""
+        await self._keeper.release(wait_s=0.0)
+        await self._forget()
+
     async def delete(self) -> None:
         """The topic's node first, then its ledgers. NotEmptyError while it has cursors."""
         self._keeper.check_open()

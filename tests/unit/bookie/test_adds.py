@@ -305,10 +305,19 @@ async def test_what_is_refused_of_a_run_is_not_in_its_record_and_the_rest_is_whe
 
 
 async def test_what_a_run_has_taken_already_counts_for_its_writers_quota() -> None:
+    setup, connection = Setup(per_connection_max=5, wait_s=0.0), FakeConnection()
+    await setup.send(connection, add(1, 0))
+    await setup.send(connection, b"".join(add(ledger, entry) for ledger in (1, 2, 3) for entry in (1, 2)))
+    assert connection.answers() == [(3, 1, Code.ETOOMANYREQUESTS), (3, 2, Code.ETOOMANYREQUESTS)]
+    assert setup.adds.in_progress == 5
+
+
+async def test_a_writer_that_has_nothing_waiting_is_not_refused_however_many_adds_it_brings() -> None:
     setup, connection = Setup(per_connection_max=5), FakeConnection()
-    await setup.send(connection, b"".join(add(ledger, entry) for ledger in (1, 2, 3) for entry in (0, 1)))
-    assert connection.answers() == [(3, 0, Code.ETOOMANYREQUESTS), (3, 1, Code.ETOOMANYREQUESTS)]
-    assert setup.adds.in_progress == 4
+    await setup.send(connection, b"".join(add(ledger, entry) for ledger in (1, 2, 3) for entry in range(4)))
+    assert setup.adds.in_progress == 12
+    setup.sync()
+    assert {code for _, _, code in connection.answers()} == {Code.EOK}
 
 
 @pytest.mark.parametrize("protobuf", [False, True])

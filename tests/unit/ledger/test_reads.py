@@ -8,8 +8,9 @@ import pytest
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.answers import Answer
+from magnetar.ledger.answers import Answer, Finding
 from magnetar.ledger.reads import EntryReads
+from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, Entry
 from magnetar.wire.bookkeeper.messages import ReadEntry
 from tests.unit.ledger.worlds import QUICK, World, ledger_world, length_up_to, payload_of
@@ -256,3 +257,48 @@ async def test_cancelled_read_leaves_nothing_behind() -> None:
         assert len(asyncio.all_tasks()) == before
         for number in range(3):
             world.cluster.wake(number)
+
+
+class Busy:
+    """The bookies of these reads have too many requests, so many times in all."""
+
+    def __init__(self, reads: EntryReads, times: int) -> None:
+        self.left = times
+        self._ask = reads._ask
+        reads._ask = self._refuse  # type: ignore[method-assign]
+
+    async def _refuse(self, bookie: BookieId, request: ReadEntry) -> Answer:
+        if self.left == 0:
+            return await self._ask(bookie, request)
+        self.left -= 1
+        return Answer(Finding.REFUSED, code=Code.ETOOMANYREQUESTS, why=Code.ETOOMANYREQUESTS.name)
+
+
+async def test_bookies_that_have_too_many_requests_for_a_moment_are_asked_again() -> None:
+    async with ledger_world(3, PATIENT) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await world.put(0)
+        reads = reads_of(world)
+        busy = Busy(reads, 9)  # Three times each.
+        assert_entries(await read(world, 0, 0, reads), 0, 0)
+        assert busy.left == 0
+
+
+async def test_bookies_that_always_have_too_many_requests_are_named_when_a_read_has_taken_its_time() -> None:
+    async with ledger_world(3, dataclasses.replace(QUICK, read_timeout_ms=100)) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await world.put(0)
+        reads = reads_of(world)
+        Busy(reads, 1_000_000)
+        with pytest.raises(EntryUnavailableError, match="ETOOMANYREQUESTS"):
+            await read(world, 0, 0, reads)
+
+
+async def test_an_entry_is_found_beside_bookies_that_have_too_many_requests_without_a_pause() -> None:
+    async with ledger_world(3, PATIENT) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await world.put(0)
+        reads = reads_of(world)
+        Busy(reads, 2)
+        reads._random = None  # type: ignore[assignment]  # A pause would need it.
+        assert_entries(await read(world, 0, 0, reads), 0, 0)

@@ -150,3 +150,23 @@ async def test_a_change_that_takes_too_long_does_not_keep_a_log_from_closing(mon
             with pytest.raises(TopicFencedError, match="not served here any more"):
                 await task
         assert store.waiting == 0
+
+
+async def test_a_close_that_is_given_up_leaves_nothing_that_goes_on() -> None:
+    async with log_world() as world:
+        log, heard = await world.open()
+        await world.written(log, heard, 1)
+        store = SlowStore(log)
+        keeper = log._keeper
+        assert keeper._switch.ledger is not None
+        keeper._begin_work(keeper._roll_full(keeper._switch.ledger))
+        await store.until_asked()
+        closing = asyncio.ensure_future(log.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.wait([closing])
+        assert closing.cancelled()
+        assert keeper._working is None
+        assert store.waiting == 0
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("topic-")]

@@ -151,6 +151,15 @@ _TIGHT: Final[dict[str, tuple[Any, ...]]] = {
     "batch_reads": (False,),
 }
 """Limits of clients that are at production's value in most seeds, and at one of these in some."""
+_TIGHT_BOOKIE: Final[dict[str, tuple[Any, ...]]] = {
+    "adds_in_progress_max": (1, 5),
+    "reads_in_progress_max": (1, 5),
+    "pending_adds_per_writer_max": (1, 5),
+    "pending_adds_per_writer_wait_ms": (0, 20),
+    "pending_reads_per_reader_max": (1, 5),
+    "unwritable_wait_ms": (0, 20),
+}
+"""Limits of bookies, likewise."""
 
 
 def journal_dirs(count: int) -> list[str]:
@@ -193,8 +202,8 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
             sync=Delay(0.000_1, random.choice((0.000_5, 0.003, 0.01))),
         ),
         session_timeout_ms=random.choice((300, 600, 1_000)),
-        bookie=_draw_bookie(random),
-        ledger=_draw_ledger(random) | _draw_tight(seed),
+        bookie=_with_tight_limits(seed, _draw_bookie(random)),
+        ledger=_draw_ledger(random) | _draw_tight(seed, _TIGHT),
         repairs=random.random() < 0.7,
         ledgers_in_memory=random.choice((10, 10, 1_000)),
     )
@@ -280,9 +289,13 @@ def _draw_ledger(random: Random) -> dict[str, Any]:
     }
 
 
-def _draw_tight(seed: int) -> dict[str, Any]:
+def _with_tight_limits(seed: int, sections: dict[str, Any]) -> dict[str, Any]:
+    return {**sections, "bookie": {**sections["bookie"], **_draw_tight(seed, _TIGHT_BOOKIE)}}
+
+
+def _draw_tight(seed: int, limits: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     tight: dict[str, Any] = {}
-    for name, values in _TIGHT.items():
+    for name, values in limits.items():
         random = seeded(f"{seed}/{name}")
         if random.random() < 0.3:
             tight[name] = random.choice(values)
