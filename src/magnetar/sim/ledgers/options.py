@@ -151,7 +151,7 @@ _TIGHT: Final[dict[str, tuple[Any, ...]]] = {
     "batch_reads": (False,),
 }
 """Limits of clients that are at production's value in most seeds, and at one of these in some."""
-_TIGHT_BOOKIE: Final[dict[str, tuple[Any, ...]]] = {
+TIGHT_BOOKIE: Final[dict[str, tuple[Any, ...]]] = {
     "adds_in_progress_max": (1, 5),
     "reads_in_progress_max": (1, 5),
     "pending_adds_per_writer_max": (1, 5),
@@ -290,7 +290,7 @@ def _draw_ledger(random: Random) -> dict[str, Any]:
 
 
 def _with_tight_limits(seed: int, sections: dict[str, Any]) -> dict[str, Any]:
-    return {**sections, "bookie": {**sections["bookie"], **_draw_tight(seed, _TIGHT_BOOKIE)}}
+    return {**sections, "bookie": {**sections["bookie"], **_draw_tight(seed, TIGHT_BOOKIE)}}
 
 
 def _draw_tight(seed: int, limits: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.cluster import BookieNode, ClientNode, Cluster
-from magnetar.sim.ledgers.options import PORT, Options, draw
+from magnetar.sim.ledgers.options import PORT, TIGHT_BOOKIE, Options, draw
 from magnetar.sim.ledgers.watch import BookieWatch, Watch
 from magnetar.sim.ledgers.workload import Workload
 from magnetar.sim.world import World
@@ -49,7 +49,9 @@ def stage_options(seed: int, storage: dict[str, Any] | None = None, **replaced: 
         "minor_compaction_interval_ms": _NEVER_MS,
         "major_compaction_interval_ms": _NEVER_MS,
     }
-    bookie = {**drawn.bookie, "storage": {**drawn.bookie["storage"], **quiet, **(storage or {})}}
+    # Nobody waits at a limit: a scene is about what meets at one bookie at once.
+    roomy = {name: value for name, value in drawn.bookie["bookie"].items() if name not in TIGHT_BOOKIE}
+    bookie = {**drawn.bookie, "bookie": roomy, "storage": {**drawn.bookie["storage"], **quiet, **(storage or {})}}
     patient = {
         "connect_timeout_ms": 100,
         "reconnect_backoff_ms": 5,
