@@ -37,7 +37,7 @@ def compacted(world: World, topic: str, **options: Any) -> compact.CompactResult
 
 
 def test_an_archive_is_replayed_once_in_its_order(world: World) -> None:
-    source, target, path = world.new_topic(), world.new_topic(), world.directory / "archive"
+    source, target, path = world.new_topic(), world.new_topic(), world.directory / "my archive, 100%"
     world.fill(source, 1_000)
     options = archive.ArchiveOptions(cluster=cluster(world), topic=source, path=str(path), batch_messages=300)
     archive.run(world.spark, options)
@@ -66,6 +66,16 @@ def test_a_replay_that_keeps_partitions_is_another_job(world: World) -> None:
     assert replayed(world, path, topic, keep_partitions=True).was_done
     counts = sorted(len(messages_of(world, f"{topic}-partition-{number}")) for number in range(2))
     assert counts == [2, 6]
+
+
+def test_a_file_that_was_replaced_under_its_name_is_another_job(world: World) -> None:
+    topic, path = world.new_topic(), world.directory / "my rows, 100%.parquet"
+    pq.write_table(pa.table({"value": ["a"]}), path)
+    assert not replayed(world, path, topic).was_done
+    assert replayed(world, path, topic).was_done
+    pq.write_table(pa.table({"value": ["b", "c"]}), path)
+    assert not replayed(world, path, topic).was_done
+    assert [value for _, value, _ in messages_of(world, topic)] == [b"a", b"b", b"c"]
 
 
 def test_any_parquet_file_can_be_replayed(world: World) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.errors import ConfigError
-from magnetar.spark.pipelines.files import Files, plain_path
+from magnetar.spark.pipelines.files import Files, files_read, plain_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ class ArchiveHome:
 
     def files(self) -> list[str]:
         """Those that count."""
-        return list(self._spark.read.schema("value binary").parquet(self.path).inputFiles())
+        return files_read(self._spark.read.schema("value binary").parquet(self.path))
 
     def _data_files(self) -> list[str]:
         return [file.path for file in self._files.list(self.path) if _DATA_FILE.search(file.path)]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from magnetar.spark.pipelines.failures import translated
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,12 @@ def plain_path(path: str) -> str:
     """`file:/a` and `file:///a` are one file, and both forms are in use."""
     scheme, colon, rest = path.partition(":")
     return f"{scheme}:/{rest.lstrip('/')}" if colon else path
+
+
+def files_read(rows: DataFrame) -> list[str]:
+    """Those that a DataFrame is read from, as the file system names them: Spark tells them as URLs, in which a space is
+    `%20`."""
+    return [unquote(path) for path in rows.inputFiles()]
 
 
 class Files:

@@ -21,7 +21,7 @@ from magnetar.errors import ConfigError
 from magnetar.spark import loop_thread
 from magnetar.spark.cluster import Cluster, ClusterOptions, cluster
 from magnetar.spark.pipelines.failures import translated
-from magnetar.spark.pipelines.files import Files, plain_path
+from magnetar.spark.pipelines.files import Files, files_read, plain_path
 from magnetar.spark.pipelines.progress import SILENT, Reporter, tasks_shown
 from magnetar.spark.pipelines.topic_frames import write_topic
 from magnetar.staging.owner_node import OwnerNode
@@ -102,7 +102,7 @@ def _column(rows: DataFrame, name: str, part: str) -> str:
 def _fingerprint(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -> str:
     """Of what is replayed, and to where."""
     files = Files(spark)
-    paths = rows.inputFiles()
+    paths = files_read(rows)
     folders = sorted({path.rsplit("/", 1)[0] for path in paths})
     known = {plain_path(file.path): file for folder in folders for file in files.list(folder)}
     what = [full_name(options.topic), options.value_column, options.key_column, options.where]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from magnetar.spark.pipelines.archive_home import _may_live, _myself, _parsed, _
 from magnetar.spark.pipelines.compact import CompactOptions
 from magnetar.spark.pipelines.disk_speed import read_speed
 from magnetar.spark.pipelines.failures import is_slow_start
-from magnetar.spark.pipelines.files import plain_path
+from magnetar.spark.pipelines.files import files_read, plain_path
 from magnetar.spark.pipelines.scrub_findings import Finding, What
 from magnetar.spark.pipelines.scrub_result import ScrubResult, Skipped
 
@@ -46,6 +48,11 @@ def test_a_process_that_is_not_there_never_began() -> None:
 @pytest.mark.parametrize("path", ["file:/a/b", "file:///a/b"])
 def test_both_forms_of_a_local_path_are_one(path: str) -> None:
     assert plain_path(path) == "file:/a/b"
+
+
+def test_files_that_spark_names_as_urls_are_those_of_the_file_system() -> None:
+    rows: Any = SimpleNamespace(inputFiles=lambda: ["file:///my%20orders/100%25/h%C3%A9/a+b.parquet"])
+    assert files_read(rows) == ["file:///my orders/100%/hé/a+b.parquet"]
 
 
 @pytest.mark.parametrize(
