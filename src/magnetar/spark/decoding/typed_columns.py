@@ -17,7 +17,6 @@ from magnetar.errors import IncompatibleSchemaError, InvalidSchemaError, Malform
 from magnetar.spark.decoding.columns import FIELD, Columns
 from magnetar.spark.decoding.fixed_columns import values
 from magnetar.spark.decoding.headers import Settled, keys
-from magnetar.spark.decoding.key_value import is_separated
 from magnetar.spark.decoding.options import WriterSchema
 from magnetar.spark.decoding.readers import Reader, reader_for
 from magnetar.spark.decoding.spans import Ints
@@ -35,10 +34,10 @@ class TypedColumns:
 
     @property
     def sources(self) -> set[str]:
-        """Raw columns that are needed to make these."""
-        schema = self._schema
-        is_pair = schema is not None and schema.type is SchemaType.KEY_VALUE and self._wanted.num_fields > 0
-        return {"key"} if is_pair and schema is not None and is_separated(schema) else set()
+        """Raw columns that are needed to make these. Pairs may be separated though the columns' schema is inline: of
+        another version, or of another topic."""
+        is_pair = self._schema is not None and self._schema.type is SchemaType.KEY_VALUE
+        return {"key"} if is_pair and self._wanted.num_fields > 0 else set()
 
     def columns(self, settled: Settled) -> dict[str, pa.Array]:
         if self._schema is None or not self._wanted.num_fields:

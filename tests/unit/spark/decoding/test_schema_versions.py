@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.broker.schemas.data import SchemaData, SchemaType, version_from_bytes
+from magnetar.broker.schemas.data import SchemaData, SchemaType, version_from_bytes, version_to_bytes
 from magnetar.errors import IncompatibleSchemaError, SchemaMissingError
 from magnetar.spark.decoding import DecodeOptions, topic_columns
-from tests.unit.spark.decoding.stored import TOPIC, decode, run
+from tests.unit.spark.decoding.stored import TOPIC, EntryFields, Sent, batch, decode, run
 from tests.unit.spark.decoding.typed import avro, avro_bytes, of_json, of_version, record
 
 OLD = record(("a", "int"), ("gone", "string"))
@@ -53,6 +53,20 @@ def test_old_avro_messages_get_wider_numbers_nulls_and_defaults() -> None:
         {"a": 0, "b": None, "c": 9},
     ]
     assert sorted(registry.asked) == [0, 1]
+
+
+def _pair(encoding: str) -> SchemaData:
+    parts = {f"{part}.schema.{what}": "" for part in ("key", "value") for what in ("name", "properties")}
+    kinds = {"key.schema.type": "STRING", "value.schema.type": "STRING", "kv.encoding.type": encoding}
+    return SchemaData(SchemaType.KEY_VALUE, struct.pack(">ii", 0, 0), parts | kinds)
+
+
+@pytest.mark.parametrize("now", ["INLINE", "SEPARATED"])
+def test_pairs_are_read_whether_or_not_they_were_separated_when_they_were_written(now: str) -> None:
+    registry = Registry(_pair("INLINE"), _pair("SEPARATED"))
+    inline = of_version(0, [struct.pack(">i", 1) + b"k" + struct.pack(">i", 1) + b"v"])
+    separated = batch([Sent(b"w", key="l")], EntryFields(schema_version=version_to_bytes(1)))
+    assert _read(_pair(now), [inline, separated], registry) == [{"key": "k", "value": "v"}, {"key": "l", "value": "w"}]
 
 
 _DAY_MS = 86_400_000
