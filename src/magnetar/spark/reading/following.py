@@ -5,8 +5,9 @@ Spots:     an offset names the next message of each topic partition. It never go
 Begin:     places such as "latest" are looked up once for each query. Spark asks for the initial offset twice before the
            first batch is read, and again after a restart in it: the end of that batch carries where it begins, and
            Spark shows the last offset there is to a reader that begins anew, as a batch from it to itself.
-New:       partitions and topics that appear while the query runs begin with their first message. Those that were there
-           when it began begin where startingOffsets says.
+New:       partitions and topics that appear while the query runs begin with their first message. One batch ends there,
+           and reads nothing of them; the next begins there, and notices if that message is gone by then. Those that
+           were there when the query began begin where startingOffsets says.
 Patience:  Spark ends a query for any error here. A broker that is away is waited for, up to a limit.
 Read next: heads.py (how far topics have come), shares.py (limits), ranges.py (tasks), stream_reader.py (Spark's side)
 """
@@ -57,8 +58,6 @@ class Follower:
         self._looked_at: float | None = None
         self._begin: Spots | None = None
         """Where the query began, or begins; None: not asked for."""
-        self._firsts: Spots = {}
-        """Of parts that came since the query began: their first message."""
         self._target: Spots | None = None
         """Of a query that ends with what is there now."""
         self._shown: Spots = {}
@@ -123,12 +122,11 @@ class Follower:
 
     async def available_now(self) -> None:
         """From now on nothing that comes is seen."""
-        self._target = None
-        self._target = await self._patiently(lambda: self._ends({}))
+        self._target = await self._patiently(self._tails)
 
     def known(self) -> Offset | None:
         """How far topics have come, as last seen."""
-        tails = {part: Spot.behind(tail.last_confirmed, tail.next_index) for part, tail in self._heads.tails.items()}
+        tails = self._known_tails()
         return Offset(tails) if tails else None
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -187,19 +185,25 @@ class Follower:
     # --- how far topics have come -------------------------------------------------------------------------------------
 
     async def _ends(self, start: Spots) -> Spots:
-        """`start`, and for parts with something new, or that are new, how far they have come."""
-        if self._target is not None:
-            self._check_there(start, self._target)
-            return {**start, **{part: end for part, end in self._target.items() if _is_new(start.get(part), end)}}
+        """`start`, and for parts with something new how far they have come; for new parts, where they begin."""
+        ends = await self._tails() if self._target is None else self._target
+        self._check_there(start, ends)
+        new = sorted(ends.keys() - start.keys())
+        firsts = await gather_bounded(self._first_of(part, ends[part]) for part in new)
+        moved = {part: end for part, end in ends.items() if part in start and _is_new(start[part], end)}
+        return {**start, **moved, **dict(zip(new, firsts, strict=True))}
+
+    async def _tails(self) -> Spots:
         await self._look_for_parts()
         await self._heads.refresh([part.name for part in self._parts])
-        self._check_there(start, self._heads.tails)
-        ends = dict(start)
-        for part, tail in self._heads.tails.items():
-            end = Spot.behind(tail.last_confirmed, tail.next_index)
-            if _is_new(start.get(part), end):
-                ends[part] = end
-        return ends
+        return self._known_tails()
+
+    def _known_tails(self) -> Spots:
+        return {part: Spot.behind(tail.last_confirmed, tail.next_index) for part, tail in self._heads.tails.items()}
+
+    async def _first_of(self, part: str, end: Spot) -> Spot:
+        """Not behind the end, which may have been seen before something was trimmed."""
+        return min(earliest_of(await self._cluster.segments(part)), end)
 
     async def _look_for_parts(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -210,17 +214,13 @@ class Follower:
     # --- limits -------------------------------------------------------------------------------------------------------
 
     async def _limited(self, start: Spots, ends: Spots, limit: Limit) -> Spots:
-        moved = {part: end for part, end in ends.items() if start.get(part) != end}
-        for part in sorted(moved.keys() - start.keys()):
-            self._firsts[part] = earliest_of(await self._cluster.segments(part))
-        waiting = {part: _waiting(self._begin_of(part, start), end) for part, end in moved.items()}
-        limited = dict(start)
+        """Parts that are new have nothing to read yet."""
+        moved = {part: end for part, end in ends.items() if part in start and start[part] != end}
+        limited = {part: start.get(part, end) for part, end in ends.items()}
+        waiting = {part: _waiting(start[part], end) for part, end in moved.items()}
         for part, share in sorted(shares(waiting, limit).items()):
-            limited[part] = await self._cut(part, self._begin_of(part, start), moved[part], share)
+            limited[part] = await self._cut(part, start[part], moved[part], share)
         return limited
-
-    def _begin_of(self, part: str, start: Spots) -> Spot:
-        return start.get(part) or self._firsts[part]
 
     async def _cut(self, part: str, begin: Spot, end: Spot, share: Share) -> Spot:
         if share.messages is None and share.size_bytes is None:
@@ -265,10 +265,8 @@ class Follower:
             await asyncio.sleep(pause_s)
 
 
-def _is_new(start: Spot | None, end: Spot) -> bool:
+def _is_new(start: Spot, end: Spot) -> bool:
     """Something is to be read, or the topic is not the one that it was."""
-    if start is None:
-        return True
     if UNKNOWN in (start.index, end.index):
         return start < end
     return start.index != end.index

@@ -14,6 +14,7 @@ from magnetar.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
+from magnetar.spark.cluster_values import SegmentLedger
 from magnetar.spark.reading import following, heads
 from magnetar.spark.reading.following import Follower
 from magnetar.spark.reading.shares import Limit
@@ -119,16 +120,50 @@ async def test_a_query_that_ends_with_what_is_there_never_sees_more() -> None:
 
 
 async def test_partitions_that_appear_while_it_runs_are_read_from_their_beginning() -> None:
+    one, start = await with_a_new_partition(ledger(9, 3, 0))
+    found = await one.latest(start, ALL)
+    assert found.spots == {f"{TOPIC}-partition-0": Spot(1, 5), f"{TOPIC}-partition-1": Spot(9, 0)}
+    assert await one.plan(start, found) == []
+    latest = await one.latest(found, ALL)
+    assert latest.spots == {f"{TOPIC}-partition-0": Spot(1, 5), f"{TOPIC}-partition-1": Spot(9, 3)}
+    assert entries(await one.plan(found, latest)) == [(9, 0, 2)]
+    assert (await one.latest(found, Limit(messages=1))).spots[f"{TOPIC}-partition-1"] == Spot(9, 1)
+
+
+async def test_a_partition_that_appears_takes_nothing_from_the_limit_of_its_first_batch() -> None:
+    one, start = await with_a_new_partition(ledger(9, 3, 0), startingOffsets="earliest")
+    found = await one.latest(start, Limit(messages=2))
+    assert found.spots == {f"{TOPIC}-partition-0": Spot(1, 2), f"{TOPIC}-partition-1": Spot(9, 0)}
+
+
+async def test_a_partition_that_appeared_before_a_query_that_ends_with_what_is_there_is_read_by_it() -> None:
+    _, start = await with_a_new_partition(ledger(9, 3, 0))
+    again, _ = await with_a_new_partition(ledger(9, 3, 0))
+    await again.available_now()
+    found = await again.latest(start, ALL)
+    latest = await again.latest(found, ALL)
+    assert entries(await again.plan(found, latest)) == [(9, 0, 2)]
+    assert await again.latest(latest, ALL) is latest
+
+
+async def test_a_new_partition_that_is_trimmed_before_its_first_batch_is_done_again_is_an_error_that_says_so() -> None:
+    one, start = await with_a_new_partition(ledger(9, 100, 0))
+    found = await one.latest(start, ALL)
+    latest = await one.latest(found, ALL)
+    again, _ = await with_a_new_partition(ledger(12, 3, 100))
+    with pytest.raises(DataTrimmedError, match="100 messages"):
+        await again.plan(found, latest)
+
+
+async def with_a_new_partition(*ledgers: SegmentLedger, **given: str) -> tuple[Follower, Offset]:
+    """A query on a topic that had one partition when it began, and where that was."""
     cluster = chain((1, 5, 0), topic="orders-partition-0")
     cluster.partition_counts = {TOPIC: 1}
-    one = follower(cluster)
+    one = follower(cluster, **given)
     start = await one.initial()
     cluster.partition_counts = {TOPIC: 2}
-    cluster.set("orders-partition-1", ledger(9, 3, 0))
-    latest = await one.latest(start, ALL)
-    assert latest.spots == {f"{TOPIC}-partition-0": Spot(1, 5), f"{TOPIC}-partition-1": Spot(9, 3)}
-    assert entries(await one.plan(start, latest)) == [(9, 0, 2)]
-    assert (await one.latest(start, Limit(messages=1))).spots[f"{TOPIC}-partition-1"] == Spot(9, 1)
+    cluster.set("orders-partition-1", *ledgers)
+    return one, start
 
 
 async def test_topics_that_come_to_match_are_read_too() -> None:
