@@ -1,7 +1,8 @@
 """A topic as ledgers, for those who read it from the bookies themselves. Paths that Pulsar does not have.
 
 Segments:  every ledger of the topic with its first index, its metadata and what opens it; and how far the topic is
-           confirmed at the same moment. The topic is loaded, and never made.
+           confirmed at the same moment; and how much later than their publish time messages came at the most, of those
+           that were staged. The topic is loaded, and never made.
 Wait:      the same end, as soon as it has moved: no thread and no polling, but a bounded number of requests that wait.
 Cut:       where to stop reading so that it is about so many messages (by indexes) and bytes (by the mean size of each
            ledger's entries, so an estimate).
@@ -19,6 +20,7 @@ from magnetar.admin.errors import BAD_REQUEST, NOT_FOUND, RestError
 from magnetar.admin.route import Query, Route
 from magnetar.admin.segment_book import UNREADABLE, LedgerFacts
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.sink_marks import lag_ms_of
 from magnetar.errors import MetadataUnavailableError, NoSuchLedgerError, TopicNotFoundError
 from magnetar.topic.chain import LedgerChain, LedgerSpan
 from magnetar.topic.info import is_offloaded
@@ -65,6 +67,7 @@ async def segments(call: Call) -> dict[str, Any]:
             **end,
             "earliest": _json(earliest),
             "terminated": log.is_terminated,
+            "publishLagMs": lag_ms_of(log.properties),
             "ledgers": [
                 _ledger(span, fact, is_last=span is known[-1], next_index=end["nextIndex"])
                 for span, fact in zip(spans, facts, strict=True)

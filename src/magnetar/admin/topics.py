@@ -11,12 +11,13 @@ from magnetar.admin.route import TOPIC, Query, Route, of_both_domains
 from magnetar.broker.names import Domain, NamespaceName, TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
+from magnetar.broker.sink_marks import LAG as SINK_LAG
 from magnetar.broker.sink_marks import PREFIX as SINK_PREFIX
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic_upkeep import truncate
 
 _ONE = f"/admin/v2/persistent/{TOPIC}"
-_OUR_PROPERTIES = ("index", "pulsar.topic.epoch")
+_OUR_PROPERTIES = ("index", "pulsar.topic.epoch", SINK_LAG)
 """Of the topic's log, for brokers only. So are the marks of sinks: if one were set back, an epoch would come twice."""
 
 

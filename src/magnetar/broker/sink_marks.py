@@ -4,6 +4,9 @@ Property:  `magnetar.sink.<owner>` = {"epoch", "state": "copying" | "done", "sta
 Copying:   entries of this epoch may be in the log, all of them behind `start`, in their order, others between them.
            Nothing behind `start` is trimmed meanwhile.
 Done:      all of this epoch, and of all epochs before it, is in the log.
+Late:      what is staged says that it was published when its task wrote it, and comes to the log when the epoch is
+           decided, however much later. `magnetar.staged.lag` is the most that this was, for those who look for a range
+           of publish times in a log that is ordered by the broker's.
 Read next: staged_publishing.py, docs/staging.md
 """
 
@@ -21,6 +24,8 @@ from magnetar.topic.position import Position
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "magnetar.sink."
+LAG: Final = "magnetar.staged.lag"
+_LAG_MS_MIN: Final = 10_000  # Clocks differ as much.
 
 
 def property_of(owner: str) -> str:
@@ -79,3 +84,14 @@ def unfinished(properties: Mapping[str, str]) -> dict[str, Position]:
         if not mark.is_done:
             found[key] = mark.start
     return found
+
+
+def lag_ms_of(properties: Mapping[str, str]) -> int:
+    """How long after their publish time messages came to the log, at the most; of those that were staged."""
+    text = properties.get(LAG, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def lag_to_note(properties: Mapping[str, str], lag_ms: int) -> str | None:
+    """None: it is known, or too short to matter. Twice of it is noted, so that few are."""
+    return str(2 * lag_ms) if lag_ms > max(lag_ms_of(properties), _LAG_MS_MIN) else None

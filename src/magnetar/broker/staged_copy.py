@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.producer import Producer, ProducerOptions, Publish
@@ -27,6 +27,19 @@ _SETTLE_S_MAX: Final = 300.0  # A ledger's writer has failed long before.
 _ROOM_S_MAX: Final = 300.0
 _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 4 * 2**20
+_NEVER_MS: Final = 2**63 - 1
+
+
+class Copied(NamedTuple):
+    """What is in the log already, of all that is to be copied."""
+
+    entries: int
+    """From the first on."""
+    oldest_ms: int
+    """The earliest publish time of these entries."""
+
+
+NOTHING_COPIED: Final = Copied(0, _NEVER_MS)
 
 
 class StagedCopy:
@@ -41,6 +54,8 @@ class StagedCopy:
         self._failure: MagnetarError | None = None
         self._holds: dict[str, None] = {}
         self._woken: asyncio.Future[None] | None = None
+        self.oldest_ms = _NEVER_MS
+        """The earliest publish time of what was appended."""
 
     async def run(self, chunks: AsyncIterator[Chunk]) -> None:
         """Returns when all of it is durable. An error: perhaps some of it is."""
@@ -64,6 +79,7 @@ class StagedCopy:
             self._check()
             metadata = metadata_of(body)
             messages = messages_in(metadata)
+            self.oldest_ms = min(self.oldest_ms, metadata.publish_time)
             publish = (producer, metadata.sequence_id, metadata.highest_sequence_id, messages, len(body), now)
             topic.publish_staged(publish, body)
 
@@ -136,10 +152,10 @@ class StagedCopy:
         return True
 
 
-async def count_copied(log: TopicLog, start: Position, chunks: AsyncIterator[Chunk]) -> int:
-    """How many of these entries, from the first on, are in the log behind `start`; in their order, with others between
+async def find_copied(log: TopicLog, start: Position, chunks: AsyncIterator[Chunk]) -> Copied:
+    """Which of these entries, from the first on, are in the log behind `start`; in their order, with others between
     them. Nobody appends any of them meanwhile."""
-    expected = _Expected(chunks)
+    expected, oldest_ms = _Expected(chunks), _NEVER_MS
     wanted = await expected.next()
     position, end = log.chain.next_position(start), log.last_confirmed
     while wanted is not None and position <= end:
@@ -148,10 +164,11 @@ async def count_copied(log: TopicLog, start: Position, chunks: AsyncIterator[Chu
             break
         for entry in found:
             if wanted is not None and _is_same(entry.data, wanted):
+                oldest_ms = min(oldest_ms, metadata_of(wanted).publish_time)
                 wanted = await expected.next()
                 expected.met += 1
         position = log.chain.next_position(found[-1].position)
-    return expected.met
+    return Copied(expected.met, oldest_ms)
 
 
 class _Expected:

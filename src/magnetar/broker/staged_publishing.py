@@ -26,8 +26,8 @@ from magnetar.broker.names import TopicName
 from magnetar.broker.one_by_one import OneByOne
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
-from magnetar.broker.sink_marks import SinkMark, mark_of, property_of
-from magnetar.broker.staged_copy import StagedCopy, count_copied
+from magnetar.broker.sink_marks import LAG, SinkMark, lag_to_note, mark_of, property_of
+from magnetar.broker.staged_copy import NOTHING_COPIED, Copied, StagedCopy, find_copied
 from magnetar.errors import (
     BacklogQuotaExceededError,
     EpochOrderError,
@@ -179,22 +179,26 @@ class StagedPublishing:
         except MagnetarError:
             topic.log.hold(key, None)  # Nothing is copied without the note.
             raise
-        await self._copy(topic, owner, mark, parts, 0)
+        await self._copy(topic, owner, mark, parts, NOTHING_COPIED)
 
     async def _copy_rest(
         self, topic: PersistentTopic, owner: str, mark: SinkMark, parts: tuple[StagedPart, ...]
     ) -> None:
         async with aclosing(staged_chunks(self._ledgers, parts)) as chunks:
-            copied = await count_copied(topic.log, mark.start, chunks)
+            copied = await find_copied(topic.log, mark.start, chunks)
         await self._copy(topic, owner, mark, parts, copied)
 
     async def _copy(
-        self, topic: PersistentTopic, owner: str, mark: SinkMark, parts: tuple[StagedPart, ...], skip: int
+        self, topic: PersistentTopic, owner: str, mark: SinkMark, parts: tuple[StagedPart, ...], copied: Copied
     ) -> None:
         topic.last_used_s = topic.loop.time()
         copy = StagedCopy(topic, owner, lambda: self.reached("mid-copy", mark.epoch))
-        async with aclosing(staged_chunks(self._ledgers, parts, skip)) as chunks:
+        async with aclosing(staged_chunks(self._ledgers, parts, copied.entries)) as chunks:
             await copy.run(chunks)
+        oldest_ms = min(copied.oldest_ms, copy.oldest_ms)
+        lag = lag_to_note(topic.log.properties, self._service.entropy.wall_ms() - oldest_ms)
+        if lag is not None:
+            await topic.note(LAG, lag)
         key = property_of(owner)
         await topic.note(key, replace(mark, is_done=True).to_text())
         topic.log.hold(key, None)

@@ -125,6 +125,8 @@ class Segments:
     """The first entry that is left; where the next one will be, if there is none."""
     terminated: bool
     ledgers: tuple[SegmentLedger, ...]
+    publish_lag_ms: int = 0
+    """How long after their publish time messages of exactly-once sinks came to the topic, at the most."""
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> Segments:
@@ -135,6 +137,7 @@ class Segments:
             earliest=position_of(json["earliest"]),
             terminated=bool(json["terminated"]),
             ledgers=tuple(SegmentLedger.of(each) for each in json["ledgers"]),
+            publish_lag_ms=int(json.get("publishLagMs", 0)),  # Brokers of before do not say.
         )
 
 

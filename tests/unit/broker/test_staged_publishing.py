@@ -11,7 +11,7 @@ from magnetar.broker import topic_upkeep
 from magnetar.broker.names import TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import Found
-from magnetar.broker.sink_marks import SinkMark, mark_of, property_of, unfinished
+from magnetar.broker.sink_marks import LAG, SinkMark, lag_ms_of, lag_to_note, mark_of, property_of, unfinished
 from magnetar.client.http import HttpClient
 from magnetar.client.http_connection import HttpAnswer
 from magnetar.config.broker import BrokerConfig
@@ -19,6 +19,7 @@ from magnetar.config.topic import TopicConfig
 from magnetar.errors import (
     EpochOrderError,
     MagnetarError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
     StagingRecordError,
     StillPublishingError,
@@ -91,6 +92,48 @@ def test_a_mark_comes_back_as_it_was_and_damage_is_refused() -> None:
     assert (mark.covers(6), mark.covers(7), SinkMark(7, True, mark.start).covers(7)) == (True, False, True)
     with pytest.raises(StagingRecordError):
         SinkMark.from_text("{}")
+
+
+def test_a_lag_is_noted_twice_as_long_and_only_when_it_matters() -> None:
+    assert lag_to_note({}, 5_000) is None
+    assert lag_to_note({}, 60_000) == "120000"
+    assert lag_to_note({LAG: "120000"}, 110_000) is None
+    assert (lag_ms_of({LAG: "120000"}), lag_ms_of({LAG: "?"}), lag_ms_of({})) == (120_000, 0, 0)
+
+
+@pytest.mark.parametrize("entries", [0, 1])
+async def test_a_topic_knows_how_much_later_than_its_publish_time_something_staged_came(
+    monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    """However much of it was copied by a try that broke off."""
+    async with staging_world() as world:
+        await decide(world, ["a", "b"])  # Published a millisecond after the beginning of time.
+        with monkeypatch.context() as patched:
+            stop_after(patched, entries)
+            with pytest.raises(NoSuchLedgerError):
+                await publish(world)
+        before_ms = world.broker_world.broker.service.entropy.wall_ms()
+        await publish(world)
+        assert lag_ms_of((await loaded(world)).log.properties) >= 2 * (before_ms - 1)
+
+
+async def test_a_lag_that_could_not_be_noted_is_noted_by_the_next_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staging_world() as world:
+        await decide(world, ["a", "b"])
+        real = PersistentTopic.note
+
+        async def refused(self: PersistentTopic, key: str, value: str | None) -> None:
+            if key == LAG:
+                raise MetadataUnavailableError("away")
+            await real(self, key, value)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(PersistentTopic, "note", refused)
+            with pytest.raises(MetadataUnavailableError):
+                await publish(world)
+        await publish(world)
+        assert lag_ms_of((await loaded(world)).log.properties)
+        assert await world.texts() == ["a", "b"]
 
 
 async def test_asking_again_copies_nothing_twice() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.broker.staged_copy import count_copied
+from magnetar.broker.staged_copy import find_copied
 from magnetar.broker.staged_publishing import StagedPublishing
 from magnetar.sim.mutants.mutant import Mutant
 from magnetar.sim.mutants.planting import Edit
@@ -61,7 +61,7 @@ MUTANTS: Final = [
         caught_by=("I1",),
         budget=200,
         options=_STRUCK,
-        edits=[Edit(count_copied, [("return expected.met", "return 0")])],
+        edits=[Edit(find_copied, [("Copied(expected.met, oldest_ms)", "Copied(0, oldest_ms)")])],
     ),
     Mutant(
         number=63,

@@ -45,7 +45,7 @@ async def _ranges_of(cluster: Cluster, options: ReadOptions, part: TopicPart, ti
     segments = await cluster.segments(part.name)
     places = options.places
     since = "" if times.first_ms is None else f"time:{max(times.first_ms - CLOCK_MARGIN_MS, 0)}"
-    until = "" if times.end_ms is None else f"time:{times.end_ms + CLOCK_MARGIN_MS}"
+    until = "" if times.end_ms is None else f"time:{times.end_ms + segments.publish_lag_ms + CLOCK_MARGIN_MS}"
     begin = await start_spot(cluster, places.start, part, segments, otherwise=EARLIEST, time=since)
     tolerate(begin.trouble, fail_on_data_loss=options.fail_on_data_loss)
     end = await end_spot(cluster, places.end, part, segments, time=until)

@@ -3,7 +3,9 @@
 Exact:     a message id or an index in startingOffsets is one that somebody wants: that it is gone, or not there yet, is
            trouble. Ranges and times only narrow what there is.
 Time:      the broker finds a time by its own clock, entries have their producer's. A batch that wants a range of
-           publish times begins and ends a margin further out; the decoder drops what lies between.
+           publish times begins and ends a margin further out; the decoder drops what lies between. What a sink staged
+           comes later than that: the topic knows how much.
+Ago:       so many messages before the end that `segments` has, not before one that came since.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from magnetar.spark.reading.spots import UNKNOWN, Spot
 from magnetar.spark.reading.topics import TopicPart
 from magnetar.topic.position import EARLIEST as BEFORE_ALL
 from magnetar.topic.position import LATEST as BEHIND_ALL
+from magnetar.topic.seek import MessagesAgo, parse_place
 
 CLOCK_MARGIN_MS: Final = 60_000  # How far clocks of producers and brokers may be apart, and a message be under way.
 
@@ -81,10 +84,18 @@ async def _spot(finder: PlaceFinder, text: str, part: TopicPart, segments: Segme
     end = end_of(segments)
     if text == LATEST:
         return end
-    spot = await spot_of(finder, part.name, text)
+    spot = await spot_of(finder, part.name, _from_end(text, end))
     if spot.position == BEFORE_ALL:
         return earliest_of(segments)
     return end if spot.position == BEHIND_ALL else spot
+
+
+def _from_end(text: str, end: Spot) -> str:
+    """So many messages ago, as an index: the broker would count from the end that the topic has by now."""
+    place = parse_place(text)
+    if not isinstance(place, MessagesAgo) or end.index == UNKNOWN:
+        return text
+    return f"index:{max(end.index - place.count, 0)}"
 
 
 def _behind_end(text: str, part: str, end: Spot) -> DataLossError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from magnetar.errors import ConfigError, DataLossError, DataTrimmedError, GapUntoldError
+from magnetar.spark.cluster_values import Segments
 from magnetar.spark.reading.batch_plan import TimeRange, plan_batch, times_of
 from magnetar.spark.reading.ranges import Range
 from magnetar.spark.reading.resolving import end_spot, start_spot
@@ -120,8 +123,31 @@ async def test_ledgers_outside_a_range_of_time_are_pruned_with_room_for_clocks()
     assert cluster.asked[-2:] == ["place time:540000 orders", "place time:3360000 orders"]
 
 
+async def test_what_a_sink_staged_long_before_it_was_published_is_found_by_its_publish_time() -> None:
+    cluster = FakeCluster(orders=replace(LEFT, publish_lag_ms=3_600_000))
+    cluster.place = _place_of(cluster)  # type: ignore[method-assign]
+    asked = options(startingTime="1970-01-01T00:10:00Z", endingTime="1970-01-01T00:55:00Z")
+    splits = await plan_batch(cluster, asked, cores=1, times=times_of(asked, now_ms=0))  # type: ignore[arg-type]
+    assert [(each.ledger.ledger_id, each.first, each.last) for each in splits[0].ranges] == [(5, 4, 9), (8, 0, 3)]
+    assert cluster.asked[-2:] == ["place time:540000 orders", "place time:6960000 orders"]
+
+
+async def test_the_last_messages_are_counted_from_the_end_that_was_seen_though_more_come_meanwhile() -> None:
+    cluster = FakeCluster(orders=segments(ledger(1, 100)))
+    list_ledgers = cluster.segments
+
+    async def listed_before_more_come(topic: str, from_ledger: int = 0) -> Segments:
+        found = await list_ledgers(topic, from_ledger)
+        cluster.set("orders", ledger(1, 150))
+        return found
+
+    cluster.segments = listed_before_more_come  # type: ignore[method-assign]
+    (found,) = await ranges_of(cluster, startingOffsets="-10")
+    assert (found.first, found.last) == (90, 99)
+
+
 def _place_of(cluster: FakeCluster):  # type: ignore[no-untyped-def]
-    found = {"time:540000": "5:4", "time:3360000": "8:2"}
+    found = {"time:540000": "5:4", "time:3360000": "8:2", "time:6960000": "8:4"}
     original = FakeCluster.place
 
     async def place(topic: str, text: str):  # type: ignore[no-untyped-def]
