@@ -3,6 +3,8 @@
 Turn:      a consumer gets a few entries, as its permits go, then the next one; alone it gets all it can take.
 Chunks:    all chunks of one message go to the consumer that got the first, in order; they wait for it if they must, and
            others are served meanwhile.
+Owner:     that consumer is known until the last chunk is delivered, not merely read, or until it leaves. A message whose
+           last chunk never comes, or is acknowledged before it is read, is forgotten when too many are followed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from magnetar.broker.dispatch.scan import Special, special_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
-_CHUNKED_MESSAGES_MAX: Final = 10_000  # Messages whose chunks are followed at a time; the oldest is forgotten.
+_CHUNKED_MESSAGES_MAX: Final = 10_000  # Messages whose chunks are followed at a time; the longest idle one is forgotten.
 _WAITING_CHUNKS_MAX: Final = 1_000  # Beyond this, reading stops until their consumers take some.
 
 
@@ -59,6 +61,12 @@ class SharedDispatcher(MultiConsumerDispatcher):
         for consumer in blocked:
             if not consumer.is_blocked:
                 self._release_chunks(consumer)
+
+    def mark_delete_moved(self) -> None:
+        mark_delete = self._cursor.mark_delete
+        waiting = {c: [p for p in positions if p > mark_delete] for c, positions in self.waiting_chunks.items()}
+        self.waiting_chunks = {consumer: positions for consumer, positions in waiting.items() if positions}
+        super().mark_delete_moved()
 
     def rewind(self) -> None:
         super().rewind()
@@ -166,24 +174,25 @@ class SharedDispatcher(MultiConsumerDispatcher):
             return False
         if not special.uuid:
             return True
-        owner = self._owner_of(special, consumer)
+        owner = self._owner_of(special.uuid, consumer)
         if owner is consumer and owner not in self.waiting_chunks:
+            self._chunk_is_delivered(special)
             return True
-        self._give_chunk(owner, shares, entry)
+        self._give_chunk(owner, shares, entry, special)
         return False
 
-    def _owner_of(self, special: Special, consumer: Consumer) -> Consumer:
-        owner = self._chunk_owner.get(special.uuid)
-        if owner is None:
-            owner = consumer
-            if len(self._chunk_owner) >= _CHUNKED_MESSAGES_MAX:
-                del self._chunk_owner[next(iter(self._chunk_owner))]
-            self._chunk_owner[special.uuid] = owner
-        if special.is_last_chunk:
-            del self._chunk_owner[special.uuid]
+    def _owner_of(self, uuid: str, consumer: Consumer) -> Consumer:
+        owner = self._chunk_owner.pop(uuid, consumer)
+        if len(self._chunk_owner) >= _CHUNKED_MESSAGES_MAX:
+            del self._chunk_owner[next(iter(self._chunk_owner))]
+        self._chunk_owner[uuid] = owner  # Behind the others: the first one is the longest idle.
         return owner
 
-    def _give_chunk(self, owner: Consumer, shares: dict[Consumer, Share], entry: LogEntry) -> None:
+    def _chunk_is_delivered(self, special: Special) -> None:
+        if special.is_last_chunk:  # One that waits does not count: on its way through the replay it needs the owner.
+            del self._chunk_owner[special.uuid]
+
+    def _give_chunk(self, owner: Consumer, shares: dict[Consumer, Share], entry: LogEntry, special: Special) -> None:
         """To another one than whose turn it is, or to nobody yet."""
         if owner in self.waiting_chunks or not owner.is_available or self._room(owner) <= 0:
             self.waiting_chunks.setdefault(owner, []).append(entry.position)
@@ -194,3 +203,4 @@ class SharedDispatcher(MultiConsumerDispatcher):
         share.deliveries.append(delivery)
         share.messages += messages
         self._book(owner, messages)
+        self._chunk_is_delivered(special)
