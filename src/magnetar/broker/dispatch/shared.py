@@ -3,12 +3,13 @@
 Turn:      a consumer gets a few entries, as its permits go, then the next one; alone it gets all it can take.
 Chunks:    all chunks of one message go to the consumer that got the first, in order; they wait for it if they must, and
            others are served meanwhile.
-Owner:     that consumer is known until the last chunk is delivered, not merely read, or until it leaves. A message whose
-           last chunk never comes, or is acknowledged before it is read, is forgotten when too many are followed.
+Owner:     that consumer is known until the last chunk is delivered, not merely read, or until it leaves. A message
+           whose last chunk never comes, or is acknowledged unread, is forgotten when too many are followed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.consumer import Consumer, SubscriptionType
@@ -21,7 +22,7 @@ from magnetar.broker.dispatch.scan import Special, special_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
-_CHUNKED_MESSAGES_MAX: Final = 10_000  # Messages whose chunks are followed at a time; the longest idle one is forgotten.
+_CHUNKED_MESSAGES_MAX: Final = 10_000  # Messages whose chunks are followed at a time; the longest idle is forgotten.
 _WAITING_CHUNKS_MAX: Final = 1_000  # Beyond this, reading stops until their consumers take some.
 
 
@@ -54,6 +55,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def resume(self, consumer: Consumer) -> None:
         self._release_chunks(consumer)
         super().resume(consumer)
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
+        self._release_chunks(consumer)  # It is not blocked any more, whatever it gives back.
+        super().redeliver(consumer, positions, epoch)
 
     def _unblock(self) -> None:
         blocked = [consumer for consumer in self.waiting_chunks if consumer.is_blocked]
@@ -194,7 +199,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     def _give_chunk(self, owner: Consumer, shares: dict[Consumer, Share], entry: LogEntry, special: Special) -> None:
         """To another one than whose turn it is, or to nobody yet."""
-        if owner in self.waiting_chunks or not owner.is_available or self._room(owner) <= 0:
+        if owner.is_available and self._room(owner) <= 0:
+            owner.is_blocked = True  # So that acknowledgements, which make room, are heard of here.
+        if owner in self.waiting_chunks or not owner.is_available:
             self.waiting_chunks.setdefault(owner, []).append(entry.position)
             return
         share = shares.setdefault(owner, Share())

@@ -150,3 +150,39 @@ def test_chunks_that_waited_and_were_skipped_no_longer_hold_reading(monkeypatch:
         assert owner.ids == [0]
 
     run(scene())
+
+
+def test_a_consumer_that_gives_messages_back_gets_the_chunks_that_waited_for_it() -> None:
+    async def scene() -> None:
+        world = World(limits=DispatchLimits(unacked_messages_per_consumer_max=3), round_robin_messages_max=1)
+        owner = world.connect("owner", SHARED)
+        world.publish(2)
+        publish_chunks(world, 0, 1, of=3)
+        await settle()
+        other = world.connect("other", SHARED)
+        publish_chunks(world, 1, 3, of=3)
+        await settle()
+        assert (owner.ids, other.ids) == ([0, 1, 2], [])
+        owner.nack(0, 1)
+        await settle()
+        assert [index for index in owner.ids if index > 1] == [2, 3]
+        owner.ack(*set(owner.ids))
+        await settle()
+        assert [index for index in owner.ids if index > 1] == [2, 3, 4]
+
+    run(scene())
+
+
+def test_chunks_wait_for_acknowledgements_also_after_a_consumer_gave_back_what_it_did_not_have() -> None:
+    async def scene() -> None:
+        world = World(limits=DispatchLimits(unacked_messages_per_consumer_max=1), round_robin_messages_max=1)
+        owner, _, _ = await waiting_for_the_first(world, permits=20)
+        owner.nack(99)
+        await settle()
+        assert owner.ids == [0]
+        for received in range(1, 5):
+            assert owner.ids == list(range(received))
+            owner.ack(received - 1)
+            await settle()
+
+    run(scene())
