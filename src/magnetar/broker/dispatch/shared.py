@@ -45,8 +45,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _leave(self, consumer: Consumer) -> None:
         self._ring.remove(consumer)
         self._release_chunks(consumer)
-        for uuid in [uuid for uuid, owner in self._chunk_owner.items() if owner is consumer]:
+        for uuid in self._incomplete_of(consumer):
             del self._chunk_owner[uuid]
+            self._replays_chunks = True  # Those it has of it are about to be queued there.
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self._release_chunks(consumer)
@@ -58,6 +59,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         self._release_chunks(consumer)  # It is not blocked any more, whatever it gives back.
+        if self._incomplete_of(consumer):
+            self._replays_chunks = True
         super().redeliver(consumer, positions, epoch)
 
     def _unblock(self) -> None:
@@ -80,6 +83,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     def _placed(self, positions: set[Position]) -> set[Position]:
         return super()._placed(positions).union(*(positions.intersection(w) for w in self.waiting_chunks.values()))
+
+    def _incomplete_of(self, consumer: Consumer) -> list[str]:
+        """Messages of which it has chunks, and is to get more."""
+        return [uuid for uuid, owner in self._chunk_owner.items() if owner is consumer]
 
     def _release_chunks(self, consumer: Consumer) -> None:
         for position in self.waiting_chunks.pop(consumer, ()):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from magnetar.broker.dispatch import shared
@@ -184,5 +186,66 @@ def test_chunks_wait_for_acknowledgements_also_after_a_consumer_gave_back_what_i
             assert owner.ids == list(range(received))
             owner.ack(received - 1)
             await settle()
+
+    run(scene())
+
+
+def test_chunks_of_a_consumer_that_leaves_are_not_overtaken_by_those_that_were_read_behind_them() -> None:
+    async def scene() -> None:
+        world = World(round_robin_messages_max=1)
+        world.topic.is_cached = False
+        owner = world.connect("owner", SHARED, permits=1)
+        publish_chunks(world, 0, 4, of=4)
+        await asyncio.sleep(1)
+        assert owner.ids == [0]
+        other = world.connect("other", SHARED, permits=0)
+        owner.close()
+        other.flow(20)
+        await asyncio.sleep(1)
+        assert other.ids == [0, 1, 2, 3]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_chunks_that_are_given_back_are_not_overtaken_by_those_that_were_read_behind_them(everything: bool) -> None:
+    async def scene() -> None:
+        world = World(round_robin_messages_max=1)
+        world.topic.is_cached = False
+        owner = world.connect("owner", SHARED, permits=2)
+        publish_chunks(world, 0, 4, of=4)
+        await asyncio.sleep(1)
+        assert owner.ids == [0, 1]
+        other = world.connect("other", SHARED)
+        if everything:
+            owner.nack_all()
+        else:
+            owner.nack(1)
+        owner.flow(20)
+        await asyncio.sleep(1)
+        assert owner.ids[2:] == ([0, 1, 2, 3] if everything else [1, 2, 3])
+        assert other.ids == []
+
+    run(scene())
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_message_whose_chunks_are_all_given_back_goes_to_one_consumer_in_order(is_cached: bool) -> None:
+    async def scene() -> None:
+        world = World(round_robin_messages_max=1)
+        world.topic.is_cached = is_cached
+        first = world.connect("first", SHARED, permits=4)
+        publish_chunks(world, 0, 4, of=4)
+        await asyncio.sleep(1)
+        assert first.ids == [0, 1, 2, 3]
+        small, large = world.connect("small", SHARED, permits=2), world.connect("large", SHARED, permits=20)
+        first.nack(3, 1, 0, 2)
+        world.publish(3)
+        await asyncio.sleep(1)
+        assert [index for index in large.ids if index > 3]
+        assert small.ids == [0, 1]
+        small.flow(20)
+        await asyncio.sleep(1)
+        assert small.ids[:4] == [0, 1, 2, 3]
 
     run(scene())

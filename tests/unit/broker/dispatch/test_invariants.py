@@ -3,6 +3,7 @@ promises:
 
 - an entry is never with two consumers at once, and never comes back after it was acknowledged;
 - its redelivery count is the number of times it was given back;
+- on Shared, chunks of a message go to one consumer in order, unless somebody has given back a part of it;
 - on Key_Shared, everything of a key that was published before an entry is acknowledged, or with the same consumer;
 - what is not acknowledged is delivered as soon as somebody can take it: nothing is lost for ever.
 """
@@ -33,6 +34,7 @@ class Dispatching(RuleBasedStateMachine):
     key_shared: KeySharedSettings | None = None
     consistent_hashing = True
     is_ordered = False
+    has_chunks = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,6 +72,8 @@ class Dispatching(RuleBasedStateMachine):
         self.delayed: set[int] = set()
         self.acked: set[int] = set()
         self.partly: dict[int, int] = {}  # Entry → bits of the messages that are not acknowledged.
+        self.chunked: dict[int, range] = {}  # Of a chunk: all chunks of its message.
+        self.torn: set[range] = set()  # Messages that were given back in part.
         self.hands: dict[Inbox, set[int]] = {}
         self.given_back: dict[int, int] = {}
         self.names = 0
@@ -91,6 +95,8 @@ class Dispatching(RuleBasedStateMachine):
         assert ack_set == expected
         if self.is_ordered:
             self.check_key(inbox, index)
+        if index in self.chunked and self.chunked[index] not in self.torn:
+            self.check_chunk(inbox, index)
         self.hands[inbox].add(index)
 
     def check_key(self, inbox: Inbox, index: int) -> None:
@@ -102,6 +108,10 @@ class Dispatching(RuleBasedStateMachine):
         for earlier in range(index):
             if self.keys[earlier] == self.keys[index] and earlier not in self.delayed:
                 assert earlier in self.acked or earlier in self.hands[inbox], f"{index} overtook {earlier}"
+
+    def check_chunk(self, inbox: Inbox, index: int) -> None:
+        for earlier in range(self.chunked[index].start, index):
+            assert earlier in self.acked or earlier in self.hands[inbox], f"{inbox.name} got {index} without {earlier}"
 
     async def turn(self) -> None:
         await settle()
@@ -129,6 +139,19 @@ class Dispatching(RuleBasedStateMachine):
         self.keys.append(key)
         self.batches.append(1)
         self.run(publish())
+        self.go()
+
+    @precondition(lambda self: self.has_chunks)
+    @rule(chunks=st.integers(2, 6), at_once=st.booleans())
+    def publish_chunks(self, chunks: int, at_once: bool) -> None:
+        message = range(len(self.keys), len(self.keys) + chunks)
+        for index in message:
+            self.keys.append(KEYS[0])
+            self.batches.append(1)
+            self.chunked[index] = message
+            self.world.publish(1, uuid=str(message), chunk_id=index - message.start, num_chunks_from_msg=chunks)
+            if not at_once:
+                self.go()
         self.go()
 
     @precondition(lambda self: len(self.hands) < 5)
@@ -216,6 +239,8 @@ class Dispatching(RuleBasedStateMachine):
         for index in indexes:
             self.given_back[index] = self.given_back.get(index, 0) + 1
         self.hands[inbox].difference_update(indexes)
+        given_back = {self.chunked[index] for index in indexes if index in self.chunked}
+        self.torn.update(message for message in given_back if self.hands[inbox].intersection(message))
         if everything:
             inbox.nack_all()
         else:
@@ -310,6 +335,7 @@ class Dispatching(RuleBasedStateMachine):
 
 class Shared(Dispatching):
     subscription_type = SHARED
+    has_chunks = True
 
 
 class KeyShared(Dispatching):
