@@ -52,6 +52,35 @@ def test_shared_consumers_divide_the_messages(client: pulsar.Client, topic: str)
     assert all(found)
 
 
+def test_shared_consumers_with_tiny_queues_get_each_chunked_message_whole_and_once(
+    client: pulsar.Client, topic: str
+) -> None:
+    consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=1) for _ in range(6)]
+    producer = client.create_producer(topic, chunking_enabled=True)
+    sent = [bytes([number]) * (11 * 2**20) for number in range(8)]  # Three chunks each.
+    for payload in sent:
+        producer.send_async(payload, None)
+    found: list[bytes] = []
+
+    def all_have_come() -> bool:
+        found.extend(payload for consumer in consumers for payload in next_payload(consumer))
+        return len(found) >= len(sent)
+
+    wait_for(all_have_come, what="the last message", timeout=PATIENCE_MS / 1_000)
+    assert sorted(found) == sent
+    assert all(is_quiet(consumer) for consumer in consumers)
+
+
+def next_payload(consumer: Any) -> list[bytes]:
+    """That of the next message, if it is there."""
+    try:
+        message = consumer.receive(10)
+    except pulsar.Timeout:
+        return []
+    consumer.acknowledge(message)
+    return [message.data()]
+
+
 def drain(consumer: Any) -> list[str]:
     """All that comes until it is quiet for a while."""
     found = []
