@@ -54,6 +54,9 @@ class CursorFlusher:
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         """Whoever uses the home holds it."""
+        self._limit: asyncio.Timeout | None = None
+        """Of what is done with the turn."""
+        self._is_given_up = False
         self._next: asyncio.Future[None] | None = None
         """Of those who wait for the write that has not begun."""
         self._writing: tuple[int, asyncio.Future[None]] | None = None
@@ -138,6 +141,8 @@ class CursorFlusher:
 
     async def _delete_unused_ledgers(self) -> None:
         async with self._turn:
+            if self._end is not None:  # Meanwhile.
+                return
             try:
                 await self._in_time(self._home.delete_unused_ledgers())
             except CursorError as error:
@@ -156,10 +161,10 @@ class CursorFlusher:
     async def _in_time(self, doing: Awaitable[None]) -> None:
         """Whatever goes wrong is a CursorError then."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as self._limit:
                 await doing
         except TimeoutError:
-            raise self._failed("it took too long") from None
+            raise self._given_up() if self._is_given_up else self._failed("it took too long") from None
         except CursorFencedError as error:
             self._fence(error)
             raise
@@ -168,6 +173,8 @@ class CursorFlusher:
             raise
         except MagnetarError as error:
             raise self._failed(str(error)) from error
+        finally:
+            self._limit = None
 
     def _failed(self, why: str) -> CursorNotStoredError:
         self.failures += 1
@@ -206,18 +213,27 @@ class CursorFlusher:
     # --- ending -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stores what is not stored yet. If that fails it raises, and is closed all the same."""
-        async with self._turn:
-            try:
-                if self._end is None:
-                    self._finish(CursorClosedError(f"the cursor {self._name} is closed: open the topic again"))
-                    snapshot = self._written_down()
-                    is_stored = snapshot.version == self.stored_version
-                    await self._in_time(self._home.close(snapshot, is_stored=is_stored))
-                    self._on_stored(snapshot)
-            finally:
-                await self._home.abandon()
-        await self._wait_quiet()
+        """Stores what is not stored yet. If that fails it raises, and is closed all the same. If it is cancelled,
+        no write is begun any more, and `abandon` ends the one that is under way."""
+        closed = CursorClosedError(f"the cursor {self._name} is closed: open the topic again")
+        try:
+            async with self._turn:
+                await self._close(closed)
+            await self._wait_quiet()
+        finally:
+            self._finish(closed)
+
+    async def _close(self, closed: CursorClosedError) -> None:
+        """With the turn."""
+        try:
+            if self._end is None:
+                self._finish(closed)
+                snapshot = self._written_down()
+                is_stored = snapshot.version == self.stored_version
+                await self._in_time(self._home.close(snapshot, is_stored=is_stored))
+                self._on_stored(snapshot)
+        finally:
+            await self._home.abandon()
 
     async def delete(self) -> None:
         async with self._turn:
@@ -229,19 +245,18 @@ class CursorFlusher:
         await self._wait_quiet()
 
     async def abandon(self) -> None:
-        """Stores nothing: another broker has the topic. Whoever waits is told."""
-        end = CursorClosedError(f"the cursor {self._name} was given up")
-        self._finish(end)
-        if self._task is not None:
-            self._task.cancel()
-        try:
-            async with self._turn:
-                await self._home.abandon()
-            await self._wait_quiet()
-        finally:
-            waiting, self._next = self._next, None
-            if waiting is not None:  # Their write never began, and nobody is left to begin it.
-                _tell(waiting, end)
+        """Stores nothing, and cuts off what is under way: another broker has the topic, or closing took too long.
+        Whoever waits is told. Again is harmless."""
+        self._is_given_up = True
+        self._finish(self._given_up())
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(self._loop.time())  # Whoever has the turn, be it the writer or a reset.
+        async with self._turn:
+            await self._home.abandon()
+        await self._wait_quiet()
+
+    def _given_up(self) -> CursorClosedError:
+        return CursorClosedError(f"the cursor {self._name} was given up")
 
     def _finish(self, end: CursorError) -> None:
         self._end = self._end or end

@@ -158,8 +158,7 @@ class Cursors:
         if cursor is None:
             raise CursorMissingError(f"the topic {self._topic} has no subscription {name!r}")
         await cursor.delete()
-        if self._cursors.get(name) is cursor:
-            del self._cursors[name]
+        self._forget(cursor)
 
     async def delete_all(self) -> None:
         """For a topic that is deleted: its node can go only after those of its cursors."""
@@ -167,22 +166,27 @@ class Cursors:
             await self.delete(name)
 
     async def aclose(self) -> None:
-        """Stores what is not stored yet. All are closed when it returns or raises: the first error, if any."""
-        await self._end(Cursor.aclose)
+        """Stores what is not stored yet. All are closed when it returns or raises: the first error, if any. If it is
+        cancelled, `abandon` ends those that are left."""
+        await self._end(Cursor.aclose, at_once=self._parts.config.open_concurrency_max)
 
     async def abandon(self) -> None:
-        """Ends all without storing anything: another broker has the topic."""
-        await self._end(Cursor.abandon)
+        """Ends all without storing anything: another broker has the topic, or closing took too long."""
+        await self._end(Cursor.abandon, at_once=max(1, len(self)))  # None of them may begin a write meanwhile.
 
-    async def _end(self, end: Callable[[Cursor], Coroutine[Any, Any, None]]) -> None:
-        cursors = list(self._cursors.values())
-        self._cursors.clear()
+    async def _end(self, end: Callable[[Cursor], Coroutine[Any, Any, None]], *, at_once: int) -> None:
+        cursors = list(self)
         first_error: BaseException | None = None
-        at_once = self._parts.config.open_concurrency_max
         for start in range(0, len(cursors), at_once):
-            ending = [end(cursor) for cursor in cursors[start : start + at_once]]
-            for outcome in await asyncio.gather(*ending, return_exceptions=True):
+            ending = cursors[start : start + at_once]
+            for outcome in await asyncio.gather(*map(end, ending), return_exceptions=True):
                 if isinstance(outcome, BaseException) and first_error is None:
                     first_error = outcome
+            for cursor in ending:  # Not before: whoever gives up the rest must find it.
+                self._forget(cursor)
         if first_error is not None:
             raise first_error
+
+    def _forget(self, cursor: Cursor) -> None:
+        if self._cursors.get(cursor.name) is cursor:
+            del self._cursors[cursor.name]

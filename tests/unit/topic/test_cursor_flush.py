@@ -384,18 +384,80 @@ async def test_a_flush_whose_write_has_not_begun_when_a_cursor_is_abandoned_is_a
 @on_virtual_time
 async def test_a_flush_that_waits_behind_a_reset_when_a_cursor_is_abandoned_is_answered() -> None:
     _, steps, cursor = await world_with_cursor()
-    go_on = asyncio.Event()
-    every_add_hangs(steps, go_on)
+    every_add_hangs(steps, asyncio.Event())
     cursor.acknowledge([Position(1, 0)])
     resetting = asyncio.ensure_future(cursor.reset(EARLIEST))
     await asyncio.sleep(1)
     waiting = asyncio.ensure_future(cursor.flush())
     await asyncio.sleep(1)
-    abandoning = asyncio.ensure_future(cursor.abandon())
+    async with asyncio.timeout(1):  # A reset may take longer than a topic has for its end.
+        await cursor.abandon()
+    await check_given_up(cursor, [resetting, waiting])
+    assert cursor.mark_delete == Position(1, 0)
+
+
+@on_virtual_time
+async def test_a_cursor_that_is_abandoned_again_while_its_write_is_cut_off_ends_once() -> None:
+    _, steps, cursor = await world_with_cursor()
+    every_add_hangs(steps, asyncio.Event())
+    cursor.acknowledge([Position(1, 0)])
+    waiting = asyncio.ensure_future(cursor.flush())
+    await asyncio.sleep(1)
+    async with asyncio.timeout(1):
+        await asyncio.gather(*(cursor.abandon() for _ in range(3)))
+    await cursor.abandon()
+    await check_given_up(cursor, [waiting])
+
+
+@on_virtual_time
+async def test_a_cursor_whose_close_is_cancelled_begins_no_write_any_more() -> None:
+    _, steps, cursor = await world_with_cursor()
+    go_on = asyncio.Event()
+    every_add_hangs(steps, go_on)
+    cursor.acknowledge([Position(1, 0)])
+    first = asyncio.ensure_future(cursor.flush())
+    await asyncio.sleep(1)
+    cursor.acknowledge([Position(1, 1)])
+    cursor.flush_soon()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await cursor.aclose()
     await asyncio.sleep(1)
     go_on.set()
-    await asyncio.gather(resetting, abandoning)
-    await check_given_up(cursor, [waiting])
+    await first
+    await asyncio.sleep(1)
+    assert (adds(steps), cursor.stored_mark_delete) == (1, Position(1, 0))
+
+
+@on_virtual_time
+async def test_a_close_of_all_cursors_that_is_given_up_leaves_the_next_owner_alone() -> None:
+    """Also by those whose turn to be closed did not come: the first has a write under way, the other a timer."""
+    world = CursorWorld(100, config=CursorConfig(open_concurrency_max=1, mark_delete_interval_ms=5_000))
+    await world.start()
+    steps = Steps()
+    cursors = await world.open(steps)
+    written, later = await cursors.create("sub", EARLIEST), await cursors.create("later", EARLIEST)
+    go_on = asyncio.Event()
+    every_add_hangs(steps, go_on)
+    written.acknowledge(run_of(1, range(10)))
+    written.flush_nowait()
+    later.acknowledge(run_of(1, range(10)))
+    later.flush_soon()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await cursors.aclose()
+    async with asyncio.timeout(1):
+        await cursors.abandon()
+    assert len(cursors) == 0
+
+    again = await world.open()
+    go_on.set()
+    await asyncio.sleep(30)
+    for cursor in again:
+        cursor.acknowledge(run_of(1, range(3)))
+        await cursor.flush()
+    assert world.fenced == []
+    assert [cursor.stored_mark_delete for cursor in again] == [Position(1, 2), Position(1, 2)]
 
 
 def not_none(future: asyncio.Future[None] | None) -> asyncio.Future[None]:
