@@ -4,7 +4,8 @@ Load:      log (fences whoever served it before) → cursors → deduplication, 
 Sides:     persistent_publishing.py (producers, messages, refusals) and, on top of it, persistent_subscribing.py.
 Fenced:    another owner took over, or the log cannot go on: nothing more is taken, everybody is disconnected, and
            `on_lost` asks the registry to unload it. Whoever comes back finds it loaded again, here or elsewhere.
-Close:     nobody new; producers and consumers are told; cursors are stored; the log is closed.
+Close:     nobody new; producers and consumers are told, before anything is waited for; cursors are stored; the log is
+           closed. If that takes too long, all of it is given up, and the next owner recovers what was not stored.
 Read next: persistent_publishing.py, persistent_subscribing.py, topic_upkeep.py
 """
 
@@ -217,27 +218,43 @@ class PersistentTopic(SubscribingSide):
         self._is_gone = True
         try:
             await self._close(why)
-        except asyncio.CancelledError:  # It took too long; nothing of it may go on all the same.
-            self._forget_dedup()
-            try:
-                await self.log.give_up()
-            finally:
-                await self.cursors.abandon()
+        except BaseException:  # Above all: it took too long. Nothing of it may go on all the same.
+            await self._give_up(why)
             raise
 
     async def _close(self, why: str) -> None:
         if self._dedup_check is not None:
             self._dedup_check.cancel()
+        self._send_away(why, why)
         await self.compaction.aclose()
-        self._refuse(TopicFencedError(why))
-        self.disconnect_producers()
         await self._finish.wait()
         await self._subscriptions.aclose(why)
         try:
             await self._store_for_the_next_owner()
-        finally:
-            self._forget_dedup()
-            await self.log.aclose()
+        except MagnetarError:
+            await self._close_log()  # In order all the same.
+            raise
+        await self._close_log()
+
+    def _send_away(self, refusal: str, why: str) -> None:
+        """Everybody, and nobody is let in any more. What is waited for after this may never come: a client that was
+        not told would then wait for ever on a topic that is not there."""
+        self._refuse(TopicFencedError(refusal))
+        self.disconnect_producers()
+        self._subscriptions.send_away(why)
+
+    async def _close_log(self) -> None:
+        self._forget_dedup()
+        await self.log.aclose()
+
+    async def _give_up(self, why: str) -> None:
+        """Whoever waits for something here is told. Of what has ended already, nothing more happens."""
+        self._forget_dedup()
+        async with contextlib.AsyncExitStack() as ends:  # The last is the first; each, whatever becomes of the others.
+            ends.push_async_callback(self._finish.give_up)
+            ends.push_async_callback(self._subscriptions.abandon, why)
+            ends.push_async_callback(self.cursors.abandon)
+            ends.push_async_callback(self.log.give_up)
 
     async def _store_for_the_next_owner(self) -> None:
         if self._is_fenced:  # It is there already, and what we would store is older than what it knows.
@@ -256,9 +273,8 @@ class PersistentTopic(SubscribingSide):
         if self.subscriptions and not force and not with_subscriptions:
             raise NotAllowedError(f"topic {self.name} has subscriptions: delete them first, or force it")
         self._is_gone = True
-        self._refuse(TopicFencedError("the topic is being deleted"))
+        self._send_away("the topic is being deleted", "topic deleted")
         try:
-            self.disconnect_producers()
             await self.compaction.aclose()
             await self._finish.wait()
             await self._subscriptions.aclose("topic deleted")

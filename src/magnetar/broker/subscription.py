@@ -365,12 +365,16 @@ class Subscription:
                 consumer.is_told_end = True
                 consumer.sink.reached_end_of_topic()
 
-    async def aclose(self, why: str = "the topic is unloaded") -> None:
-        """Disconnects consumers and ends reading. The cursor is its owner's to close."""
+    def send_away(self, why: str) -> None:
+        """Consumers are disconnected, and no others accepted, for ever. `aclose` ends the rest."""
         self._is_closed = True
         self._stop_awaiting()
         self._opened.set()
         self.disconnect_all(why)
+
+    async def aclose(self, why: str = "the topic is unloaded") -> None:
+        """Disconnects consumers and ends reading. The cursor is its owner's to close."""
+        self.send_away(why)
         await self._drop_dispatcher()
         if self._closing:
             await asyncio.wait(self._closing)

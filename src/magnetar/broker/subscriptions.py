@@ -26,7 +26,7 @@ from magnetar.broker.producer import REPLICATOR_PREFIX
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import SubscribeOptions
 from magnetar.config.dispatch import DispatchConfig
-from magnetar.errors import CursorMissingError, NotAllowedError
+from magnetar.errors import CursorMissingError, NotAllowedError, TopicFencedError
 from magnetar.runtime.entropy import Entropy
 from magnetar.topic.compaction import COMPACTION_CURSOR
 from magnetar.topic.cursor import Cursor
@@ -89,11 +89,18 @@ class Subscriptions:
             if (making := self._making.get(name)) is None:
                 making = self._making[name] = asyncio.get_running_loop().create_task(self._make(options))
                 making.add_done_callback(lambda done: self._on_made(name, done))
-            found = await asyncio.shield(making)  # It goes to its end, whoever waits for it.
+            found = await self._wait_made(making)
         if found.cursor.is_durable != options.is_durable:
             kind = "durable" if found.cursor.is_durable else "not durable"
             raise NotAllowedError(f"there is a subscription {name!r} that is {kind}: choose another name")
         return found
+
+    async def _wait_made(self, making: asyncio.Task[Subscription]) -> Subscription:
+        """It goes to its end, whoever waits for it; unless the topic is given up."""
+        await asyncio.wait([making])
+        if making.cancelled():
+            raise TopicFencedError(f"topic {self._topic} is not served here any more: look it up again")
+        return making.result()
 
     async def _make(self, options: SubscribeOptions) -> Subscription:
         name = options.subscription
@@ -162,12 +169,23 @@ class Subscriptions:
         if self.by_name.get(name) is subscription:
             del self.by_name[name]
 
+    def send_away(self, why: str) -> None:
+        """All consumers, of all subscriptions; the topic lets none in any more."""
+        for subscription in list(self.by_name.values()):
+            subscription.send_away(why)
+
     async def aclose(self, why: str) -> None:
         if self._making:
             await asyncio.wait(list(self._making.values()))
         for subscription in list(self.by_name.values()):
             await subscription.aclose(why)
         self.by_name.clear()
+
+    async def abandon(self, why: str) -> None:
+        """Does not wait for those that are being made."""
+        for making in self._making.values():
+            making.cancel()
+        await self.aclose(why)
 
     # --- limits -------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from magnetar.config.broker import BrokerConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.testing.waiting import until
+from magnetar.topic.cursor_home import CursorHome
 from magnetar.topic.cursors import Cursors
+from magnetar.topic.log import TopicLog
 from magnetar.topic.position import Position
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
-from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world, message
+from tests.unit.broker.pulsar.broker_world import TIMEOUT_S, BrokerWorld, Talker, broker_world, message
 
 NAME = TopicName.parse("t")
 
@@ -62,6 +65,84 @@ async def test_an_unloaded_topic_tells_its_clients_and_is_there_again_for_who_co
         await talker.subscribe("t")
         talker.flow(10)
         assert (await talker.message())[0].entryId == 0
+
+
+class Hanging:
+    """Whatever it stands for does not end before it is told to."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, *_arguments: Any, **_named: Any) -> None:
+        self.is_asked.set()
+        await self.go_on.wait()
+
+
+async def make_subscription(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> Hanging:
+    """The metadata store does not answer meanwhile."""
+    hanging = Hanging()
+    monkeypatch.setattr(CursorHome, "create", hanging)
+    talker.send(subscribe_command("t", "s2", talker.next_request()))
+    await hanging.is_asked.wait()
+    return hanging
+
+
+async def seek(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> Hanging:
+    """Bookies do not answer meanwhile."""
+    hanging = Hanging()
+    await talker.subscribe("t", "s2")
+    monkeypatch.setattr(CursorHome, "store", hanging)
+    command = BaseCommand(type=BaseCommand.SEEK)
+    command.seek.consumer_id, command.seek.request_id = 1, talker.next_request()
+    command.seek.message_publish_time = 0
+    talker.send(command)
+    await hanging.is_asked.wait()
+    return hanging
+
+
+def subscribe_command(topic: str, subscription: str, request_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request = command.subscribe
+    request.topic, request.subscription, request.subType = topic, subscription, CommandSubscribe.Exclusive
+    request.consumer_id, request.request_id = 1, request_id
+    return command
+
+
+@pytest.mark.parametrize("begin", [make_subscription, seek])
+async def test_a_topic_that_is_not_closed_in_time_tells_its_clients_all_the_same(
+    begin: Callable[[Talker, pytest.MonkeyPatch], Awaitable[Hanging]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's request keeps it from being closed."""
+    async with broker_world(upkeep=UpkeepConfig(close_timeout_ms=100)) as world:
+        other, talker = await world.talker(), await world.talker()
+        await other.subscribe("t", "s1", kind=CommandSubscribe.Shared)
+        hanging = await begin(talker, monkeypatch)
+        unloading = asyncio.ensure_future(world.broker.service.topics.unload(NAME))
+        await other.answer(BaseCommand.CLOSE_CONSUMER)
+        await unloading
+        assert (await talker.answer(BaseCommand.ERROR)).error.error == ServerError.ServiceNotReady
+        monkeypatch.undo()
+        hanging.go_on.set()
+        await other.producer("t", 9)
+        await other.published(9, 0, b"after")
+        assert (await other.subscribe("t", "s1", kind=CommandSubscribe.Shared)).type == BaseCommand.SUCCESS
+        other.flow(10)
+        assert (await other.message())[1].endswith(b"after")
+
+
+async def test_a_topic_whose_cursors_are_not_closed_in_time_does_not_wait_for_its_log_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with broker_world(upkeep=UpkeepConfig(close_timeout_ms=100)) as world:
+        await (await world.talker()).subscribe("t")
+        cursor, log = Hanging(), Hanging()
+        monkeypatch.setattr(CursorHome, "close", cursor)
+        monkeypatch.setattr(TopicLog, "aclose", log)
+        async with asyncio.timeout(TIMEOUT_S):
+            await world.broker.service.topics.unload(NAME)
+        assert (cursor.is_asked.is_set(), log.is_asked.is_set()) == (True, False)
+        monkeypatch.undo()
 
 
 async def test_a_second_broker_takes_a_topic_over_and_the_first_acknowledges_nothing_more() -> None:
