@@ -10,7 +10,8 @@ Recorded:  only after the write is durable. When a write fails, its topic is unl
 Learning:  on a topic that is served already, some messages are on their way that nobody has judged. From the moment
            it is made, what is published is noted and let through; when all that was on its way before is durable, the
            log is read, chunks and all. Only then is anything judged, or stored.
-Forgotten: producers that were not connected for long, the oldest first beyond the limit.
+Forgotten: producers that were not connected for long, the oldest first beyond the limit. One whose first message
+           became durable only after it had left counts as seen when that is noticed.
 """
 
 from __future__ import annotations
@@ -196,16 +197,22 @@ class Deduplication:
         if producer in self._ids.persisted:
             self._seen_s[producer] = now_s
 
-    def forget_idle(self, before_s: float, is_connected: Callable[[str], bool]) -> int:
-        """Producers that were not connected since then, and the longest idle ones beyond the limit."""
+    def forget_idle(self, idle_s: float, now_s: float, is_connected: Callable[[str], bool]) -> int:
+        """Producers that were not connected for so long, and the longest idle ones beyond the limit."""
+        if not self.is_ready:
+            return 0
+        self._note_unseen(now_s, is_connected)
         excess = len(self._ids.persisted) - self._producers_max
-        idle = sorted(self._seen_s.items(), key=lambda item: item[1])
-        gone = [
-            name
-            for place, (name, since_s) in enumerate(idle)
-            if (since_s < before_s or place < excess) and not is_connected(name)
-        ]
+        idle = sorted((since_s, name) for name, since_s in self._seen_s.items() if not is_connected(name))
+        gone = [name for place, (since_s, name) in enumerate(idle) if since_s < now_s - idle_s or place < excess]
         for name in gone:
             self._ids.forget(name)
             del self._seen_s[name]
         return len(gone)
+
+    def _note_unseen(self, now_s: float, is_connected: Callable[[str], bool]) -> None:
+        """When they left, nothing of theirs was durable; or they were never connected, as those that publish what was
+        staged."""
+        for name in self._ids.persisted:
+            if name not in self._seen_s and not is_connected(name):
+                self._seen_s[name] = now_s

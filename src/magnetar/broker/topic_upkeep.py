@@ -234,4 +234,4 @@ def _is_retained(topic: PersistentTopic, unused_s: float) -> bool:
 def forget_producers(topic: PersistentTopic, idle_s: float, now_s: float) -> None:
     if topic.dedup is not None:
         connected = frozenset(producer.name for producer in topic.producers)
-        topic.dedup.forget_idle(now_s - idle_s, connected.__contains__)
+        topic.dedup.forget_idle(idle_s, now_s, connected.__contains__)
