@@ -15,10 +15,10 @@ from magnetar.topic.position import EARLIEST, Position
 
 async def peek(call: Call) -> Reply:
     topic, number = await call.persistent(), call.number("number")
-    entries = await topic.subscription(call.name("subscription")).peek(max(1, number))
-    if len(entries) < number:
+    entry = await topic.subscription(call.name("subscription")).peek(max(1, number))
+    if entry is None:
         raise RestError(NOT_FOUND, "Message not found")
-    return message_reply(entries[-1])
+    return message_reply(entry)
 
 
 async def examine(call: Call) -> Reply:

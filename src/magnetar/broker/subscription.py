@@ -317,9 +317,9 @@ class Subscription:
         await self.cursor.flush()
         return max(0, before - self.cursor.backlog_entries())
 
-    async def peek(self, entries: int) -> list[LogEntry]:
-        """The first unacknowledged entries, whoever may have them."""
-        return await peek(self._context, entries)
+    async def peek(self, number: int) -> LogEntry | None:
+        """The entry at this place of those that are unacknowledged, from 1 on, whoever may have it."""
+        return await peek(self._context, number)
 
     def _fence(self, why: str) -> None:
         self._check_open()

@@ -10,22 +10,24 @@ from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
 _STEPS_PER_TURN: Final = 5_000  # Positions looked at before others get a turn of the loop.
-_PEEKED_MAX: Final = 10_000
 
 
 async def entries_to_skip(context: DispatchContext, entries: int) -> Position | None:
     """The last of the first so many unacknowledged entries; None if there is none."""
+    return (await _count_to(context, entries))[1]
+
+
+async def _count_to(context: DispatchContext, entries: int) -> tuple[int, Position | None]:
+    """How many of the first so many unacknowledged entries there are, and the last of them. Nothing is read."""
     cursor, last = context.cursor, context.source.last_confirmed
-    target: Position | None = None
+    found, target = 0, None
     position = cursor.next_unacknowledged(cursor.mark_delete)
-    for step in range(entries):
-        if position > last:
-            break
-        target = position
-        position = cursor.next_unacknowledged(Position(position.ledger_id, position.entry_id + 1))
-        if step % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
+    while found < entries and position <= last:
+        found, target = found + 1, position
+        position = cursor.next_unacknowledged(_behind(position))
+        if found % _STEPS_PER_TURN == 0:
             await asyncio.sleep(0)
-    return target
+    return found, target
 
 
 async def acknowledge_before(context: DispatchContext, before_ms: int) -> Position | None:
@@ -40,16 +42,12 @@ def _behind(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id + 1)
 
 
-async def peek(context: DispatchContext, entries: int) -> list[LogEntry]:
-    cursor, source, config = context.cursor, context.source, context.config
-    found: list[LogEntry] = []
-    wanted = min(entries, _PEEKED_MAX)
-    position = cursor.next_unacknowledged(cursor.mark_delete)
-    while len(found) < wanted and position <= source.last_confirmed:
-        async with asyncio.timeout(config.read_timeout_ms / 1_000):
-            run = await source.read(position, min(wanted - len(found), config.read_entries_max), config.read_bytes_max)
-        if not run:
-            break
-        found.extend(entry for entry in run if not cursor.is_acknowledged(entry.position))
-        position = cursor.next_unacknowledged(_behind(run[-1].position))
-    return found[:wanted]
+async def peek(context: DispatchContext, number: int) -> LogEntry | None:
+    if number > context.cursor.backlog_entries():
+        return None
+    found, position = await _count_to(context, number)
+    if found < number or position is None:  # Some were acknowledged meanwhile.
+        return None
+    async with asyncio.timeout(context.config.read_timeout_ms / 1_000):
+        entries = await context.source.read(position, 1, 1)
+    return entries[0] if entries else None

@@ -166,9 +166,27 @@ def test_peeking_shows_unacknowledged_entries_and_changes_nothing() -> None:
         world.publish(60)
         await settle()
         consumer.ack(0, 2, *range(40, 55))
-        peeked = await world.subscription.peek(45)
-        assert [world.topic.index(entry.position) for entry in peeked] == [1, *range(3, 40), *range(55, 60)]
+        peeked = [await world.subscription.peek(number) for number in range(1, 46)]
+        shown = [world.topic.index(entry.position) for entry in peeked if entry is not None]
+        assert shown == [1, *range(3, 40), *range(55, 60)]
+        assert peeked[43:] == [None, None]
         assert world.backlog == 43
+
+    run(scene())
+
+
+def test_peeking_far_into_a_backlog_reads_the_one_entry_that_is_shown() -> None:
+    async def scene() -> None:
+        world = World()
+        for _ in range(30):
+            world.publish(400)
+        world.topic.is_cached = False
+        peeked = await world.subscription.peek(12_000)
+        assert peeked is not None
+        assert world.topic.index(peeked.position) == 11_999
+        assert len(world.topic.reads) == 1
+        assert await world.subscription.peek(12_001) is None
+        assert len(world.topic.reads) == 1
 
     run(scene())
 
