@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.admin.errors import BAD_REQUEST, NOT_FOUND, ElsewhereError, RestError
+from magnetar.admin.plain_json import read_json
 from magnetar.broker.names import Domain, NamespaceName, TopicName, decode_name
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
@@ -79,9 +80,9 @@ class Call:
         if not self.body.strip():
             return None
         try:
-            return json.loads(self.body)
+            return read_json(self.body)
         except ValueError as error:
-            raise RestError(BAD_REQUEST, f"the body is not JSON: {error}") from None
+            raise RestError(BAD_REQUEST, f"the body is not JSON that can be taken: {error}") from None
 
     def json_object(self) -> dict[str, Any]:
         found = self.json()

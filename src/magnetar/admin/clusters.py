@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar.admin.call import Call
-from magnetar.admin.errors import PRECONDITION_FAILED, RestError
+from magnetar.admin.errors import PRECONDITION_FAILED, RestError, refusing_malformed
 from magnetar.admin.route import Route
+from magnetar.broker.policies.fields import names, text
 from magnetar.broker.resources.clusters import new_cluster
+
+_URLS = ("serviceUrl", "serviceUrlTls", "brokerServiceUrl", "brokerServiceUrlTls")
 
 
 async def list_clusters(call: Call) -> list[str]:
@@ -29,7 +32,12 @@ async def update_cluster(call: Call) -> None:
 
 
 def _given(call: Call) -> dict[str, Any]:
-    return {name: value for name, value in call.json_object().items() if value is not None}
+    given = {name: value for name, value in call.json_object().items() if value is not None}
+    with refusing_malformed():
+        names(given, "peerClusterNames")
+        for url in _URLS:
+            text(given, url)
+    return given
 
 
 async def delete_cluster(call: Call) -> None:

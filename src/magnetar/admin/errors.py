@@ -5,10 +5,12 @@ Read next: app.py (where they are caught)
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from magnetar import errors
-from magnetar.errors import MagnetarError
+from magnetar.errors import MagnetarError, MalformedMetadataError
 
 
 class RestError(MagnetarError):
@@ -17,6 +19,15 @@ class RestError(MagnetarError):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+@contextlib.contextmanager
+def refusing_malformed() -> Iterator[None]:
+    """What is read inside is the request's own: that it is malformed is for the client to mend."""
+    try:
+        yield
+    except MalformedMetadataError as error:
+        raise RestError(BAD_REQUEST, str(error)) from None
 
 
 class ElsewhereError(MagnetarError):

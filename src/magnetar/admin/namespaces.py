@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar.admin.call import Call, Reply
-from magnetar.admin.errors import CONFLICT, NOT_FOUND, PRECONDITION_FAILED, RestError
+from magnetar.admin.errors import CONFLICT, NOT_FOUND, PRECONDITION_FAILED, RestError, refusing_malformed
 from magnetar.admin.route import Query, Route
 from magnetar.broker.names import Domain, NamespaceName, TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.policies.fields import Json, names, nested, number
 from magnetar.broker.resources.bundles import Bundles
 from magnetar.broker.resources.namespaces import new_policies
 from magnetar.broker.service import BrokerService
@@ -44,10 +45,11 @@ async def create_namespace(call: Call) -> None:
     if not isinstance(given, dict):
         raise RestError(400, "the body must be the namespace's Policies, a JSON object, or empty")
     broker = service.config.broker
-    clusters = given.get("replication_clusters") or await _clusters_of_tenant(call)
-    bundles = given.get("bundles")
-    count = Bundles.equal(broker.namespace_bundles) if not bundles else _bundles(bundles)
-    policies = new_policies([str(each) for each in clusters], count) | {
+    with refusing_malformed():
+        clusters = list(names(given, "replication_clusters"))
+        bundles = nested(given, "bundles")
+        count = Bundles.equal(broker.namespace_bundles) if not bundles else _bundles(bundles)
+    policies = new_policies(clusters or await _clusters_of_tenant(call), count) | {
         field: value for field, value in given.items() if field not in ("bundles", "replication_clusters")
     }
     await service.resources.namespaces.create(name, policies)
@@ -63,10 +65,10 @@ async def _clusters_of_tenant(call: Call) -> list[str]:
     return [cluster]
 
 
-def _bundles(given: dict[str, Any]) -> Bundles:
+def _bundles(given: Json) -> Bundles:
     if given.get("boundaries"):
         return Bundles.from_json(given)
-    return Bundles.equal(int(given.get("numBundles") or 1))
+    return Bundles.equal(number(given, "numBundles", 1) or 1)
 
 
 async def delete_namespace(call: Call) -> None:

@@ -13,11 +13,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BAD_REQUEST, CONFLICT, NOT_ACCEPTABLE, NOT_FOUND, UNPROCESSABLE, RestError
+from magnetar.admin.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    UNPROCESSABLE,
+    RestError,
+    refusing_malformed,
+)
 from magnetar.admin.route import TOPIC, Query, of_both_domains
 from magnetar.admin.topics import delete_loaded, forget_topic, require_topic_room, require_unused
 from magnetar.broker.names import TopicName
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.policies.fields import nested
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription import Subscription
 from magnetar.errors import CursorExistsError
@@ -25,6 +34,7 @@ from magnetar.topic.position import EARLIEST
 
 _OF_ONE_CURSOR: Final = "#pulsar.internal."
 """So begin the properties in which Apache's brokers keep what belongs to one cursor, such as its delayed messages."""
+_INT_MAX: Final = 2**31 - 1
 
 
 async def list_partitioned(call: Call) -> list[str]:
@@ -49,9 +59,12 @@ def _wanted(call: Call) -> tuple[int, dict[str, str]]:
     body = call.json()
     is_object = isinstance(body, dict)
     count: Any = body["partitions"] if is_object and "partitions" in body else body
-    properties: dict[str, Any] = (body.get("properties") or {}) if is_object else {}
+    with refusing_malformed():
+        properties = nested(body, "properties") or {} if is_object else {}
     if isinstance(count, bool) or not isinstance(count, int):
         raise RestError(BAD_REQUEST, f"the body must be the number of partitions, not {json.dumps(count)[:60]}")
+    if count > _INT_MAX:
+        raise RestError(BAD_REQUEST, f"{count} partitions are more than Pulsar's clients can count, {_INT_MAX}")
     return count, {str(name): str(value) for name, value in properties.items()}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BAD_REQUEST, NOT_FOUND, UNPROCESSABLE, RestError
+from magnetar.admin.plain_json import read_json
 from magnetar.admin.route import TOPIC, Query, Route
 from magnetar.broker.resources import paths
 from magnetar.broker.schemas.data import SchemaData, SchemaType, StoredSchema
@@ -50,8 +51,8 @@ def _shown(schema: SchemaData) -> str:
 
 def _part(schema: SchemaData) -> Any:
     try:
-        return json.loads(schema.data) if schema.data else ""
-    except ValueError:
+        return read_json(schema.data) if schema.data else ""
+    except ValueError:  # A client may have sent anything.
         return schema.data.decode("utf-8", "replace")
 
 
@@ -125,11 +126,11 @@ async def _strategy(call: Call) -> CompatibilityStrategy:
 def _given(call: Call) -> SchemaData:
     body = call.json_object()
     name, text, properties = body.get("type"), body.get("schema") or "", body.get("properties") or {}
-    if name not in SchemaType.__members__:
+    if not isinstance(name, str) or name not in SchemaType.__members__:
         raise RestError(UNPROCESSABLE, f"{name!r} is not a type of schemas")
     if not isinstance(text, str) or not isinstance(properties, dict):
         raise RestError(BAD_REQUEST, "schema must be a string, and properties an object of strings")
-    kind = SchemaType[str(name)]
+    kind = SchemaType[name]
     data = _key_value(text) if kind is SchemaType.KEY_VALUE else text.encode()
     return SchemaData(kind, data, {str(key): str(value) for key, value in properties.items()})
 
@@ -137,7 +138,7 @@ def _given(call: Call) -> SchemaData:
 def _key_value(text: str) -> bytes:
     """From an object with both definitions, to what clients send."""
     try:
-        both = json.loads(text)
+        both = read_json(text)
         parts = [both["key"], both["value"]]
     except (ValueError, KeyError, TypeError):
         raise RestError(UNPROCESSABLE, "the schema of a pair is an object with key and value") from None

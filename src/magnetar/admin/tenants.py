@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar.admin.call import Call
-from magnetar.admin.errors import CONFLICT, PRECONDITION_FAILED, RestError
+from magnetar.admin.errors import CONFLICT, PRECONDITION_FAILED, RestError, refusing_malformed
 from magnetar.admin.namespaces import delete_namespace_of
 from magnetar.admin.route import Query, Route
+from magnetar.broker.policies.fields import names
 
 _BODY = "TenantInfo: adminRoles, allowedClusters"
 
@@ -51,9 +52,10 @@ async def _checked(call: Call) -> dict[str, Any]:
     known = set(await call.service.resources.clusters.names())
     if unknown := sorted({str(each) for each in clusters} - known - {"global"}):
         raise RestError(PRECONDITION_FAILED, f"Clusters do not exist: {unknown[0]!r}")
-    roles = body.get("adminRoles") or []
+    with refusing_malformed():
+        roles = names(body, "adminRoles")
     return {
-        "adminRoles": sorted({str(each) for each in roles}),
+        "adminRoles": sorted(set(roles)),
         "allowedClusters": sorted({str(each) for each in clusters}),
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BAD_REQUEST, PRECONDITION_FAILED, RestError
+from magnetar.admin.errors import BAD_REQUEST, PRECONDITION_FAILED, RestError, refusing_malformed
 from magnetar.broker.policies.checks import check_auto_topic_creation, check_persistence, check_retention
 from magnetar.broker.policies.fields import flag, optional_number
 from magnetar.broker.policies.values import (
@@ -24,7 +24,7 @@ from magnetar.broker.policies.values import (
 )
 from magnetar.broker.schemas.strategy import UNDEFINED, CompatibilityStrategy
 from magnetar.config.defaults import SUBSCRIPTION_TYPES
-from magnetar.errors import InvalidPolicyError, MalformedMetadataError
+from magnetar.errors import InvalidPolicyError
 
 Parse = Callable[[Call], Any]
 
@@ -96,10 +96,8 @@ def _object(check: Callable[[dict[str, Any]], object], defaults: dict[str, Any] 
 
     def parse(call: Call) -> dict[str, Any]:
         found = (defaults or {}) | {name: value for name, value in call.json_object().items() if value is not None}
-        try:
+        with refusing_malformed():
             check(found)
-        except MalformedMetadataError as error:
-            raise RestError(BAD_REQUEST, str(error)) from None
         return found
 
     return parse
@@ -138,12 +136,11 @@ auto_subscription = _object(_check_auto_subscription)
 
 def auto_topic(call: Call) -> dict[str, Any]:
     found = {name: value for name, value in call.json_object().items() if value is not None}
-    check_auto_topic_creation(found, partitions_max=call.service.config.broker.partitions_max)
+    with refusing_malformed():
+        check_auto_topic_creation(found, partitions_max=call.service.config.broker.partitions_max)
     return found
 
 
 def backlog_quota(call: Call) -> dict[str, Any]:
-    try:
+    with refusing_malformed():
         return BacklogQuota.from_json(call.json_object()).to_json()
-    except MalformedMetadataError as error:
-        raise RestError(BAD_REQUEST, str(error)) from None
