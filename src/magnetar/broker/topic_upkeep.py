@@ -219,10 +219,18 @@ def is_idle(topic: Topic, now_s: float) -> bool:
         return False
     if _is_retained(topic, now_s - topic.last_used_s):
         return False
-    durable = _durable(topic)
-    if inactive.mode is DeleteMode.NO_SUBSCRIPTIONS:
-        return not durable
-    return all(not each.cursor.backlog_entries() for each in durable)
+    return not topic.subscriptions or (goes_with_subscriptions(topic) and _all_have_read(topic))
+
+
+def goes_with_subscriptions(topic: Topic) -> bool:
+    """Whether subscriptions that have read everything do not keep it."""
+    return topic.policies.inactive.mode is DeleteMode.CAUGHT_UP
+
+
+def _all_have_read(topic: PersistentTopic) -> bool:
+    """One that is being set to another place is going to read, whatever its cursor says until then."""
+    durable = [each for each in topic.subscriptions.values() if each.cursor.is_durable]
+    return not any(each.is_fenced or each.cursor.backlog_entries() for each in durable)
 
 
 def _is_retained(topic: PersistentTopic, unused_s: float) -> bool:

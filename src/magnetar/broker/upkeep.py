@@ -99,7 +99,8 @@ class Upkeep:
     async def _end_idle(self, topic: Topic) -> None:
         if topic_upkeep.is_idle(topic, self._loop.time()):
             log.info("a topic is deleted: nobody used it", extra={"topic": str(topic.name)})
-            await self._service.delete_topic(topic.name, with_subscriptions=True)
+            with_subscriptions = topic_upkeep.goes_with_subscriptions(topic)  # Else one that has just come keeps it.
+            await self._service.delete_topic(topic.name, with_subscriptions=with_subscriptions)
         elif isinstance(topic, PersistentTopic):
             idle_s = self._service.config.broker.deduplication_producer_idle_minutes * 60
             topic_upkeep.forget_producers(topic, idle_s, self._loop.time())

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.broker import topic_upkeep
 from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.policies.values import BacklogQuota, QuotaPolicy
+from magnetar.broker.policies.values import BacklogQuota, DeleteMode, QuotaPolicy
 from magnetar.broker.upkeep import Upkeep
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
@@ -19,8 +19,9 @@ from magnetar.config.upkeep import UpkeepConfig
 from magnetar.runtime.entropy import Entropy
 from magnetar.runtime.system_entropy import SystemEntropy
 from magnetar.testing.waiting import until
+from magnetar.topic.position import EARLIEST
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData, ServerError
-from tests.unit.broker.pulsar.broker_world import broker_world
+from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world
 
 SINGLE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 FIRST_MESSAGE = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
@@ -255,6 +256,63 @@ async def test_a_topic_that_nobody_uses_stays_while_its_messages_are_to_be_kept(
         (await world.topic("t")).last_used_s -= unused_s
         await Upkeep(world.broker.service).run_chore("idle")
         assert bool(world.broker.service.topics.loaded()) is stays
+
+
+async def unused_topic(world: BrokerWorld, mode: DeleteMode) -> PersistentTopic:
+    """With a message that its only subscription has not read, and nobody connected for long."""
+    talker = await world.talker()
+    await talker.producer("t")
+    await talker.subscribe("t")
+    await talker.published(1, 0, b"x")
+    topic = await world.topic("t")
+    talker.transport.close()
+    await until(lambda: not topic.is_in_use, "nobody is connected")
+    inactive = dataclasses.replace(topic.policies.inactive, is_deleted=True, mode=mode)
+    topic.policies = dataclasses.replace(topic.policies, inactive=inactive)
+    topic.last_used_s -= 10**6
+    return topic
+
+
+@pytest.mark.parametrize("mode", list(DeleteMode))
+async def test_a_topic_that_nobody_uses_stays_while_its_only_subscription_is_being_reset(mode: DeleteMode) -> None:
+    async with broker_world() as world:
+        topic = await unused_topic(world, mode)
+        subscription = topic.subscription("s")
+        await subscription.clear_backlog()
+        world.cluster.hang(0)
+        seeking = asyncio.ensure_future(topic.seek(subscription, EARLIEST))
+        await until(lambda: subscription.is_fenced, "it is being reset")
+        was_idle = topic_upkeep.is_idle(topic, topic.loop.time())
+        world.cluster.wake(0)
+        await seeking
+        assert not was_idle
+        await Upkeep(world.broker.service).run_chore("idle")
+        assert world.broker.service.topics.loaded() == [topic]
+        assert subscription.cursor.backlog_entries() == 1
+
+
+@pytest.mark.parametrize(("mode", "stays"), [(DeleteMode.NO_SUBSCRIPTIONS, True), (DeleteMode.CAUGHT_UP, False)])
+async def test_a_topic_that_nobody_uses_goes_with_subscriptions_that_have_read_all_only_if_the_policy_says_so(
+    mode: DeleteMode, stays: bool
+) -> None:
+    async with broker_world() as world:
+        topic = await unused_topic(world, mode)
+        upkeep = Upkeep(world.broker.service)
+        await upkeep.run_chore("idle")
+        assert world.broker.service.topics.loaded() == [topic]
+        await topic.subscription("s").clear_backlog()
+        await upkeep.run_chore("idle")
+        assert bool(world.broker.service.topics.loaded()) is stays
+
+
+async def test_a_subscription_that_comes_when_its_topic_was_found_idle_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with broker_world() as world:
+        topic = await unused_topic(world, DeleteMode.NO_SUBSCRIPTIONS)
+        monkeypatch.setattr(topic_upkeep, "is_idle", lambda *_: True)
+        await Upkeep(world.broker.service).run_chore("idle")
+        assert world.broker.service.topics.loaded() == [topic]
 
 
 # --- the chores themselves --------------------------------------------------------------------------------------------
