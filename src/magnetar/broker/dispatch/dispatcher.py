@@ -18,7 +18,7 @@ from magnetar.broker.consumer import Consumer, Delivery, SubscriptionType
 from magnetar.broker.dispatch.context import UNLIMITED, DispatchContext
 from magnetar.broker.dispatch.holding import Holding
 from magnetar.broker.dispatch.reading import EntryReader
-from magnetar.errors import NoSuchLedgerError
+from magnetar.errors import ConsumerBusyError, NoSuchLedgerError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
@@ -64,6 +64,14 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: Consumer) -> None: ...
+
+    def _check_room(self) -> None:
+        limit = self._context.limits.consumers_max
+        if 0 < limit <= len(self.consumers):
+            raise ConsumerBusyError(
+                f"subscription {self._context.subscription} has {len(self.consumers)} consumers, which is the limit: "
+                "close one, or raise the maximum of consumers per subscription"
+            )
 
     @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> None: ...

@@ -22,7 +22,6 @@ from magnetar.broker.dispatch.delay import DelayedDelivery
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.reading import EntryReader
 from magnetar.broker.dispatch.replay import ReplayQueue
-from magnetar.errors import ConsumerBusyError
 from magnetar.topic.position import Position
 
 
@@ -46,12 +45,7 @@ class IndividualDispatcher(Dispatcher):
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
-        limit = self._context.limits.consumers_max
-        if 0 < limit <= len(self.consumers):
-            raise ConsumerBusyError(
-                f"subscription {self._context.subscription} has {len(self.consumers)} consumers, which is the limit: "
-                "close one, or raise the maximum of consumers per subscription"
-            )
+        self._check_room()
         self._join(consumer)
         self.consumers.append(consumer)
         self.replay_is_stuck = False

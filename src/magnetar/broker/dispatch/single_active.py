@@ -47,6 +47,7 @@ class SingleActiveDispatcher(Dispatcher):
                 f"exclusive subscription {self._context.subscription} already has consumer {self.consumers[0].name!r}: "
                 "close that one first, or use another subscription type"
             )
+        self._check_room()
         self.consumers.append(consumer)
         if not self._choose() and self.type is SubscriptionType.FAILOVER:
             self._tell(consumer)

@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from magnetar.broker.consumer import SubscriptionType
 from magnetar.broker.dispatch.parts import DispatchLimits
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.errors import ConsumerBusyError, EntryAbsentError, NotAllowedError, SubscriptionTypeError
 from tests.unit.bookie.virtual_loop import run
-from tests.unit.broker.dispatch.world import EXCLUSIVE, SHARED, World, settle
+from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, World, settle
 
 
 def test_entries_are_spread_over_consumers_and_none_is_given_twice() -> None:
@@ -451,13 +452,16 @@ def test_another_type_is_refused_while_consumers_are_connected() -> None:
     run(scene())
 
 
-def test_no_more_consumers_than_the_limit_are_accepted() -> None:
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED, FAILOVER])
+def test_no_more_consumers_than_the_limit_are_accepted(kind: SubscriptionType) -> None:
     async def scene() -> None:
         world = World(limits=DispatchLimits(consumers_max=2))
-        world.connect("a", SHARED)
-        world.connect("b", SHARED)
+        first = world.connect("a", kind)
+        world.connect("b", kind)
         with pytest.raises(ConsumerBusyError, match="limit"):
-            world.connect("c", SHARED)
+            world.connect("c", kind)
+        first.close()
+        world.connect("c", kind)
 
     run(scene())
 
