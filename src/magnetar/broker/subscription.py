@@ -66,6 +66,9 @@ class Subscription:
         self.cursor = cursor
         self.is_replicated = False
         """As its creator asked; nothing is replicated yet."""
+        self.last_active_ms = entropy.wall_ms()
+        """When somebody last came, left or acknowledged; until then, when it was opened. It is not stored: a cursor's
+        node is written too seldom to tell, and whoever was connected until a crash needs time to come back."""
         self._rate = DispatchRate(f"subscription {name}", 0, 0, asyncio.get_running_loop().time())
         rates = (self._rate,) if topic_rate is None else (topic_rate, self._rate)
         self._context = DispatchContext(
@@ -133,6 +136,7 @@ class Subscription:
             consumer.start = self._sought  # Not where it once began: its client does not know the place of a time.
         dispatcher.add_consumer(consumer)
         consumer.is_connected = True
+        self.last_active_ms = self._context.entropy.wall_ms()
         self._stop_awaiting()
         self._tell_end()
 
@@ -161,6 +165,7 @@ class Subscription:
             consumer.is_connected = False
             self._dispatcher.remove_consumer(consumer)
             self._departed.add(consumer)
+            self.last_active_ms = self._context.entropy.wall_ms()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         if consumer.is_connected and permits > 0 and self._dispatcher is not None:
@@ -240,7 +245,7 @@ class Subscription:
             )
 
     def _acknowledged(self, consumer: Consumer) -> None:
-        consumer.last_acked_ms = self._context.entropy.wall_ms()
+        consumer.last_acked_ms = self.last_active_ms = self._context.entropy.wall_ms()
         self.cursor.flush_soon()
         if self._context.source.is_terminated:
             self._tell_end()

@@ -154,7 +154,7 @@ class Subscriptions:
         cursor = self._cursors.get(name)
         if self.by_name.get(name) is closed and cursor is not None:  # Else the topic has been closed meanwhile.
             again = self.by_name[name] = self._subscription(name, cursor)
-            again.is_replicated = closed.is_replicated
+            again.is_replicated, again.last_active_ms = closed.is_replicated, closed.last_active_ms
 
     async def end_if_unused(self, subscription: Subscription) -> None:
         """One that is not durable ends with its last consumer, unless that one comes back from a seek."""

@@ -198,10 +198,8 @@ async def drop_idle_subscriptions(topic: PersistentTopic, entropy: Entropy) -> N
     if not minutes:
         return
     before_ms = entropy.wall_ms() - minutes * _MINUTE_MS
-    for subscription in list(topic.subscriptions.values()):
-        seen = subscription.statistics()
-        last_ms = max(seen.last_acked_ms, seen.last_flow_ms, seen.last_delivered_ms)
-        if not subscription.consumers and subscription.cursor.is_durable and 0 < last_ms < before_ms:
+    for subscription in _durable(topic):
+        if not subscription.consumers and subscription.last_active_ms < before_ms:
             log.info("a subscription is deleted: nobody used it", extra={"subscription": subscription.name})
             await topic.unsubscribe(subscription)
 

@@ -24,6 +24,7 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world
 
 SINGLE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+HOUR_MS = 3_600_000
 FIRST_MESSAGE = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 
 
@@ -220,6 +221,51 @@ async def test_a_backlog_that_is_too_old_is_not_cut_by_its_size_where_size_only_
         assert topic.subscription("s").cursor.backlog_entries() == 0
         await topic_upkeep.check_quota(topic, Later(120_000))
         assert topic.quota_error is None
+
+
+async def test_a_subscription_expires_by_the_time_since_its_consumer_left_however_quiet_it_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with broker_world(defaults=TopicDefaultsConfig(subscription_expiry_minutes=60)) as world:
+        consumer = await world.talker()
+        await consumer.subscribe("t")
+        consumer.flow(100)
+        topic = await world.topic("t")
+        await until(lambda: topic.subscription("s").consumers[0].permits == 100, "it can get messages, and none come")
+        upkeep, entropy = Upkeep(world.broker.service), world.broker.service.entropy
+        monkeypatch.setattr(entropy, "wall_ms", Later(2 * HOUR_MS).wall_ms)
+        await upkeep.run_chore("expire")
+        assert "s" in topic.subscriptions
+        consumer.transport.close()
+        await until(lambda: not topic.is_in_use, "its consumer has left")
+        await upkeep.run_chore("expire")
+        assert "s" in topic.subscriptions
+        monkeypatch.setattr(entropy, "wall_ms", Later(4 * HOUR_MS).wall_ms)
+        await upkeep.run_chore("expire")
+        assert "s" not in topic.subscriptions
+
+
+async def test_a_subscription_that_nobody_came_back_to_after_a_restart_expires() -> None:
+    async with broker_world(defaults=TopicDefaultsConfig(subscription_expiry_minutes=60)) as world:
+        await (await world.talker()).subscribe("t")
+        await world.restart()
+        topic = await world.topic("t")
+        await topic_upkeep.drop_idle_subscriptions(topic, Later(HOUR_MS // 2))
+        assert "s" in topic.subscriptions
+        await topic_upkeep.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
+        assert "s" not in topic.subscriptions
+
+
+async def test_a_subscription_that_is_being_reset_does_not_expire_and_keeps_no_other_from_it() -> None:
+    async with broker_world(defaults=TopicDefaultsConfig(subscription_expiry_minutes=60)) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        topic = await world.topic("t")
+        for name in ("first", "other"):
+            await topic.create_subscription(name, EARLIEST)
+        topic.subscription("first")._fence("it is being reset")
+        await topic_upkeep.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
+        assert list(topic.subscriptions) == ["first"]
 
 
 async def test_topics_that_nobody_uses_are_deleted_and_those_with_a_subscription_are_not() -> None:

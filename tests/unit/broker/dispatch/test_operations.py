@@ -356,3 +356,23 @@ def test_statistics_keep_what_consumers_did_that_have_left() -> None:
         assert statistics.backlog_entries == 8
 
     run(scene())
+
+
+def test_a_subscription_is_active_when_it_is_opened_and_when_somebody_comes_acknowledges_or_leaves() -> None:
+    async def scene() -> None:
+        world = World()
+        assert world.subscription.last_active_ms == world.now_ms
+        await asyncio.sleep(10)
+        consumer = world.connect("c", SHARED)
+        assert world.subscription.last_active_ms == world.now_ms
+        await asyncio.sleep(10)
+        world.publish(1)
+        await settle()
+        assert world.subscription.last_active_ms < world.now_ms
+        consumer.ack(0)
+        assert world.subscription.last_active_ms == world.now_ms
+        await asyncio.sleep(10)
+        consumer.close()
+        assert world.subscription.last_active_ms == world.now_ms
+
+    run(scene())
