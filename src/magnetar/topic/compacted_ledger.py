@@ -33,10 +33,15 @@ class CompactedLedger:
         self._reader = reader
         self._positions: OrderedDict[int, Position] = OrderedDict()
         self._going_on: OrderedDict[Position, int] = OrderedDict()
+        self._end: Position | None = None  # Nothing is at or behind it, as far as somebody has seen.
 
     @classmethod
     async def open(cls, client: LedgerClient, ledger_id: int, horizon: Position) -> CompactedLedger:
         return cls(await client.open(ledger_id, digest_type=COMPACTED_DIGEST), horizon)
+
+    @property
+    def behind_horizon(self) -> Position:
+        return Position(self.horizon.ledger_id, self.horizon.entry_id + 1)
 
     @property
     def entries(self) -> int:
@@ -48,18 +53,33 @@ class CompactedLedger:
 
     async def read(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]:
         """At least one, unless there is none at or behind this position."""
+        if self.is_behind_all(first):
+            return []
         start = self._going_on.pop(first, None)
         if start is None:
             start = await self._find(first)
         if start >= self.entries:
+            self._note_end(first)
             return []
         mean = max(1, self.size_bytes // self.entries)
         count = max(1, min(entries_max, -(-bytes_max // mean), self.entries - start))
         found = await self._reader.read_some(start, start + count - 1)
         entries = [decode_compacted(entry.payload) for entry in found]
         last = entries[-1].position
-        _note(self._going_on, Position(last.ledger_id, last.entry_id + 1), start + len(entries))
+        behind = Position(last.ledger_id, last.entry_id + 1)
+        if start + len(entries) < self.entries:
+            _note(self._going_on, behind, start + len(entries))
+        else:
+            self._note_end(behind)
         return entries
+
+    def is_behind_all(self, position: Position) -> bool:
+        """Whether nothing is known to be at or behind this position, which may still be before the horizon: what is
+        between was deleted."""
+        return position > self.horizon or (self._end is not None and position >= self._end)
+
+    def _note_end(self, end: Position) -> None:
+        self._end = end if self._end is None else min(self._end, end)
 
     async def last_entry(self) -> LogEntry | None:
         if not self.entries:

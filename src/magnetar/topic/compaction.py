@@ -118,8 +118,10 @@ class TopicCompaction:
         return self._log.is_terminated
 
     def read_nowait(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
-        if self._compacted is not None and first <= self._compacted.horizon:
-            return None
+        if self._compacted is not None:
+            if not self._compacted.is_behind_all(first):
+                return None
+            first = max(first, self._compacted.behind_horizon)
         return self._log.read_nowait(first, entries_max, bytes_max)
 
     async def read(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]:
@@ -130,7 +132,7 @@ class TopicCompaction:
             entries = await compacted.read(first, entries_max, bytes_max)
             if entries:
                 return entries
-            first = Position(compacted.horizon.ledger_id, compacted.horizon.entry_id + 1)
+            first = compacted.behind_horizon
         return await self._log.read(first, entries_max, bytes_max)
 
     def watch_tail(self, callback: Callable[[], None]) -> None:

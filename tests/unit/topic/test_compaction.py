@@ -139,6 +139,21 @@ async def test_message_without_payload_deletes_its_key() -> None:
         assert await topic.pairs() == [("b", "2")]
 
 
+@pytest.mark.parametrize("bodies", [(keyed("b", "2"), keyed("a", "")), (keyed("a", ""),)], ids=["some", "none"])
+async def test_who_has_read_all_that_deletions_left_is_at_the_end_without_reading(bodies: tuple[bytes, ...]) -> None:
+    async with log_world() as world:
+        topic = await compacting(world)
+        await topic.publish(keyed("a", "1"), *bodies)
+        await topic.compaction.run(topic.cursor)
+        await topic.view()
+        behind = topic.heard.positions[len(bodies)]  # Of the deletion: before the end of the topic.
+        assert topic.compaction.read_nowait(behind, 9, 2**20) == []
+        await topic.publish(keyed("c", "3"))
+        found = topic.compaction.read_nowait(behind, 9, 2**20)
+        assert found is not None
+        assert [text_of(entry) for entry in found] == ["3"]
+
+
 @pytest.mark.parametrize("retain", [False, True])
 async def test_messages_without_a_key_are_kept_only_if_told_so(retain: bool) -> None:
     async with log_world() as world:
