@@ -262,8 +262,14 @@ class JournalError(StorageError):
 class JournalDamagedError(JournalError):
     """Something that was durable in the journal is missing or wrong. Nothing was cut, removed or skipped."""
 
-    def __init__(self, path: str, offset: int, what: str) -> None:
-        super().__init__(f"journal file {path} is damaged at offset {offset}: {what}")
+    def __init__(self, path: str, offset: int | None, what: str) -> None:
+        """Without an offset it is about the directory of the files."""
+        where = (
+            f"the journal in {path} is damaged"
+            if offset is None
+            else f"journal file {path} is damaged at offset {offset}"
+        )
+        super().__init__(f"{where}: {what}")
         self.path = path
         self.offset = offset
         self.what = what

@@ -22,7 +22,7 @@ from typing import Protocol
 from magnetar.bookie.adds import DurableAdds
 from magnetar.bookie.replay import Replay
 from magnetar.config.journal import JournalConfig
-from magnetar.errors import ConfigError, DiskError, FileMissingError, JournalDamagedError, JournalFailedError
+from magnetar.errors import ConfigError, DiskError, JournalDamagedError, JournalFailedError
 from magnetar.runtime.disk import Buffer, Disk
 from magnetar.runtime.runtime import Runtime
 from magnetar.storage.frames import ENTRY_OFFSET
@@ -84,6 +84,7 @@ class Journals:
                 config,
                 self._marks.positions[path],
                 replay.deliver,
+                is_begun=path in self._marks.begun,
                 entropy=runtime.entropy,
                 on_durable=self._on_durable if len(self._paths) == 1 else self._on_group,
                 on_failed=self._on_failure,
@@ -173,12 +174,7 @@ async def _count_behind(disk: Disk, mark: int) -> int:
         nonlocal count
         count += 1
 
-    try:
-        await disk.list(DIRECTORY)
-    except FileMissingError:
-        await disk.list("")  # Mounted, and never written; else an error.
-        return 0
-    await replay_files(disk, DIRECTORY, mark, deliver)
+    await replay_files(disk, DIRECTORY, mark, deliver, is_begun=True)
     return count
 
 

@@ -7,7 +7,8 @@ Who:       every ledger that is not closed and has this bookie in its last ensem
            and a writer that was shut out must not find its way back in. Nothing is recovered there any more, so "no
            such entry" cuts nothing off: who reads goes to the next bookie.
 Journal:   what can be read is flushed to entry logs and index; a file that is damaged is set aside (renamed, never
-           removed), and replay goes on with the file behind it.
+           removed), and replay goes on with the file behind it. A journal that is left without any file gets a new one:
+           a start takes one without for damaged.
 Order:     flags durable in the index → journal files set aside → the cookie in a directory that was lost. Until the
            last of these is done, the bookie refuses to start as before; killed at any line, the repair is run again.
            The marks that say so (REPAIRING) go last, also the one that a rebuild of the index without its fences left.
@@ -32,7 +33,8 @@ from magnetar.metadata.bookkeeper.cookies import Cookie, encode_cookie
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.runtime.disk import Disk
-from magnetar.storage.journal_files import DIRECTORY
+from magnetar.runtime.entropy import Entropy
+from magnetar.storage.journal_files import DIRECTORY, JournalFiles
 from magnetar.storage.journal_format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
@@ -44,7 +46,7 @@ from magnetar.storage.journal_format import (
 )
 from magnetar.storage.journal_mark import NAME as MARK_FILE
 from magnetar.storage.journal_mark import JournalMark
-from magnetar.storage.journal_replay import replay_files
+from magnetar.storage.journal_replay import journal_names, replay_files
 from magnetar.storage.journal_window import Window
 from magnetar.storage.ledger_flags import NO_FLAGS
 from magnetar.storage.ledger_storage import LedgerStorage
@@ -135,9 +137,12 @@ class RepairReport:
 class JournalRepair:
     """Flags and entries to storage, durably; then whatever keeps the journals from being opened out of the way."""
 
-    def __init__(self, marks: JournalMark, journals: Mapping[str, Disk], report: RepairReport) -> None:
+    def __init__(
+        self, marks: JournalMark, journals: Mapping[str, Disk], report: RepairReport, entropy: Entropy
+    ) -> None:
         self._marks = marks
         self._journals = journals
+        self._entropy = entropy
         self._positions = marks.positions
         self._report = report
 
@@ -149,6 +154,7 @@ class JournalRepair:
         await self._flush(storage)
         for path, disk in self._journals.items():
             await self._salvage(storage, path, disk)
+            await self._begin_anew(path, disk)
 
     async def _flush(self, storage: LedgerStorage) -> None:
         await storage.flush()
@@ -156,7 +162,6 @@ class JournalRepair:
 
     async def _salvage(self, storage: LedgerStorage, path: str, disk: Disk) -> None:
         """Every turn brings records, or a file less, or a greater mark. The index hears of a mark before the file."""
-        await disk.make_dir(DIRECTORY)
         while True:
             before = self._positions[path]
             damage = await self._replay(storage, path, disk)
@@ -190,11 +195,24 @@ class JournalRepair:
             raise JournalDamagedError(f"{path}/{damage.path}", damage.offset, damage.what)  # Not ours to touch.
         first = await _first_sequence(disk, damage.path)
         expected = self._positions[path] + 1
-        if first is not None and first > expected and damage.offset <= FILE_HEADER_BYTES:
+        if first is not None and first > expected and (damage.offset or 0) <= FILE_HEADER_BYTES:
             self._report.missing_records += first - expected  # They stood before this file, which is whole so far.
             self._positions[path] = first - 1
             return
         self._report.set_aside.append(f"{path}/{await _set_aside(disk, damage.path)}")
+
+    async def _begin_anew(self, path: str, disk: Disk) -> None:
+        """If no file is left. The bookie may start when there is one, so this comes behind all flags."""
+        if await journal_names(disk, DIRECTORY):
+            return
+        files = JournalFiles(disk, self._entropy)
+        await files.open(self._positions[path], _ignore, is_begun=False)
+        begun = await files.create(floor=files.next_sequence)
+        await begun.file.aclose()
+
+
+def _ignore(_: JournalRecord) -> None:
+    """Everything that can be read is flushed already."""
 
 
 async def _set_flags(storage: LedgerStorage, suspects: Suspects) -> None:
@@ -240,6 +258,7 @@ async def repair(
     lost: list[Directory],
     suspects: Suspects,
     *,
+    entropy: Entropy,
     open_storage: OpenStorage,
     rebuild_index: Callable[[], Awaitable[None]],
 ) -> RepairReport:
@@ -257,7 +276,7 @@ async def repair(
         await _restore_marks(directories, journals, lost_ledgers)
         await rebuild_index()
     marks = await JournalMark.open({d.path: d.disk for d in directories.ledger}, directories.layout.journal)
-    repairing = JournalRepair(marks, journals, report)
+    repairing = JournalRepair(marks, journals, report, entropy)
     storage = await open_storage(repairing.submitted, marks.sequence)
     try:
         await repairing.run(storage, suspects)

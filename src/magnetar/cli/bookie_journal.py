@@ -160,20 +160,21 @@ def read_journal(
 async def _read(bookie: StoppedBookie, output: Output) -> None:
     marks = await _marks(bookie)
     for journal in bookie.journals:
-        await _read_journal(bookie, journal, None if marks is None else marks.positions[journal.path], output)
+        await _read_journal(bookie, journal, marks, output)
     if output.as_json:
         for error in bookie.problems:
             print_line({"type": "problem", **_place(error), "message": str(error)})
 
 
-async def _read_journal(bookie: StoppedBookie, journal: Directory, mark: int | None, output: Output) -> None:
+async def _read_journal(bookie: StoppedBookie, journal: Directory, marks: JournalMark | None, output: Output) -> None:
     behind = 0
 
     def count(_: JournalRecord) -> None:
         nonlocal behind
         behind += 1
 
-    damage = None if mark is None else await bookie.replay_one(journal, mark, count)
+    mark = None if marks is None else marks.positions[journal.path]
+    damage = None if marks is None else await bookie.replay_one(journal, marks, count)
     summaries: list[FileSummary] = []
     for name in _names(journal):
         if damage is not None and damage.path == f"{DIRECTORY}/{name}" and damage.offset == 0:

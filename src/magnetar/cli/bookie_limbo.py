@@ -90,7 +90,13 @@ async def _repair(opened: Opened, bookie: StoppedBookie) -> dict[str, Any]:
                 note(str(problem))
 
     report = await repair(
-        directories, found.cookie, found.lost, suspects, open_storage=open_it, rebuild_index=rebuild_it
+        directories,
+        found.cookie,
+        found.lost,
+        suspects,
+        entropy=opened.runtime.entropy,
+        open_storage=open_it,
+        rebuild_index=rebuild_it,
     )
     _note(suspects, report)
     return {

@@ -81,15 +81,14 @@ class StoppedBookie:
 
     async def replay(self, deliver: Deliver) -> None:
         """Delivers what is behind the marks; damage is noted, and what stands before it was delivered."""
-        positions = (await self.marks()).positions
+        marks = await self.marks()
         for journal in self.journals:
-            await self.replay_one(journal, positions[journal.path], deliver)
+            await self.replay_one(journal, marks, deliver)
 
-    async def replay_one(self, journal: Directory, mark: int, deliver: Deliver) -> JournalDamagedError | None:
-        if not is_dir(journal.path, JOURNAL):
-            return None  # It was stamped and never served.
+    async def replay_one(self, journal: Directory, marks: JournalMark, deliver: Deliver) -> JournalDamagedError | None:
+        mark, is_begun = marks.positions[journal.path], journal.path in marks.begun
         try:
-            await replay_files(journal.disk, JOURNAL, mark, deliver)
+            await replay_files(journal.disk, JOURNAL, mark, deliver, is_begun=is_begun)
         except JournalDamagedError as error:
             self.problems.append(error)
             return error

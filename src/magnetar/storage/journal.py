@@ -98,6 +98,7 @@ class Journal:
         mark: int,
         replay: Deliver,
         *,
+        is_begun: bool,
         entropy: Entropy,
         on_durable: OnDurable,
         on_failed: OnFailed,
@@ -105,9 +106,10 @@ class Journal:
         """Replays what is behind the mark, then begins a new file.
 
         When it returns, everything that was replayed is durable. JournalDamagedError: nothing was changed.
+        `is_begun`: it was opened before, so there must be a file.
         """
         files = JournalFiles(disk, entropy, config.spare_files_max)
-        await files.open(mark, replay)
+        await files.open(mark, replay, is_begun=is_begun)
         current = await files.create(floor=files.next_sequence)
         return cls(config, files, current, on_durable, on_failed)
 

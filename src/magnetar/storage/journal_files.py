@@ -4,6 +4,9 @@ Directory: `journal/` on the journal's disk; `journal/0000000000000001.journal` 
 Rewriting: what the last life left unclosed is written anew, under its name, before anything is promised about it. That
            cuts a torn tail off. And it makes durable what this life has read: after a kill, or a failed sync, the page
            cache may show a group that the device does not have, and no later sync of the old file would write it.
+Always:    once the first file is there, there is one at every moment, whatever crashes: without any, no file could
+           show that something is missing. So one that was never used stays, if there are no others, until the next
+           one takes its name.
 Order:     removals, the rename and the new file's name are changes of one directory, made in this order and synced
            together. Only the first part of them, or all, is there after a crash.
 Numbers:   go on behind those that are gone. A removal that was not synced, as when its sync failed, may be undone by a
@@ -30,6 +33,7 @@ from magnetar.storage.journal_window import PIECE_BYTES
 DIRECTORY: Final = "journal"
 
 _REWRITTEN: Final = f"{DIRECTORY}/rewritten.tmp"
+_NEW: Final = f"{DIRECTORY}/new.tmp"
 _SPARE: Final = ".spare"  # The end of a spare's name; before it stands the name that it had.
 
 
@@ -65,15 +69,21 @@ class JournalFiles:
         self._disk = disk
         self._entropy = entropy
         self._last_number = 0
+        self._replaced: str | None = None  # A file that was never used, and has no other beside it.
         self._spares: list[str] = []
         self._spares_max = spare_files_max
 
-    async def open(self, mark: int, deliver: Deliver) -> None:
-        """Replays, then leaves only whole files that are known to be durable."""
-        await self._disk.make_dir(DIRECTORY)
-        await self._disk.sync_dir()
-        replayed = await replay_files(self._disk, DIRECTORY, mark, deliver)
-        for unused in reversed(replayed.unused):  # From the end: a crash leaves no hole.
+    async def open(self, mark: int, deliver: Deliver, *, is_begun: bool) -> None:
+        """Replays, then leaves only whole files that are known to be durable, and perhaps one that `create` replaces.
+
+        `is_begun`: `create` has returned in a former life.
+        """
+        if not is_begun:
+            await self._disk.make_dir(DIRECTORY)
+            await self._disk.sync_dir()
+        replayed = await replay_files(self._disk, DIRECTORY, mark, deliver, is_begun=is_begun)
+        removed = replayed.unused if replayed.files else replayed.unused[1:]
+        for unused in reversed(removed):  # From the end: a crash leaves no hole.
             await self._disk.remove(unused.path)
         if replayed.files:
             last = replayed.files[-1]
@@ -82,16 +92,19 @@ class JournalFiles:
                 await self._rewrite(last)
         elif replayed.unused:
             self._last_number = replayed.unused[0].number - 1
+            self._replaced = replayed.unused[0].path
         self.old = [OldFile(file.path, file.last_sequence) for file in replayed.files]
         self.next_sequence = replayed.next_sequence
-        await self._remove_spares()
+        await self._remove_leftovers()
 
-    async def _remove_spares(self) -> None:
-        """Those of a former life. Perhaps it was killed, or its sync failed, before their new names were durable: then
-        they are still journal files on the device, and a byte written to one would be damage."""
+    async def _remove_leftovers(self) -> None:
+        """Spares of a former life: perhaps it was killed, or its sync failed, before their new names were durable. Then
+        they are still journal files on the device, and a byte written to one would be damage. And a file that had
+        not got its name yet."""
         for name in await self._disk.list(DIRECTORY):
-            if name.endswith(_SPARE):
-                await self._disk.remove(f"{DIRECTORY}/{name}")
+            path = f"{DIRECTORY}/{name}"
+            if name.endswith(_SPARE) or path == _NEW:
+                await self._disk.remove(path)
 
     async def create(self, floor: int) -> JournalFile:
         """A file ready to be written: its header and its name are durable."""
@@ -99,12 +112,13 @@ class JournalFiles:
         spare = self._spares.pop(0) if self._spares else None
         header = FileHeader(self._last_number, self._entropy.random.getrandbits(64), floor, spare is not None)
         path = f"{DIRECTORY}/{file_name(header.number)}"
-        file = await self._disk.open(path if spare is None else spare, create=spare is None, reuse=spare is not None)
+        aside = spare or (_NEW if path == self._replaced else path)
+        file = await self._disk.open(aside, create=spare is None, reuse=spare is not None)
         try:
             assert not file.size, f"{file.path} was not there when the journal was opened"
             await file.append_and_sync([encode_file_header(header)])
-            if spare is not None:
-                await self._disk.rename(spare, path)
+            if aside != path:
+                await self._disk.rename(aside, path)
             await self._disk.sync_dir(DIRECTORY)
         except BaseException:
             await file.aclose()

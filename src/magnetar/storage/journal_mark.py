@@ -12,6 +12,8 @@ File:      `lastmark`, big-endian, one journal:
            several, each by its directory:
                magic u32 | version 2 u32 | count u16 | (is retired u8 | sequence u64 | length u16 | directory)* | crc32c
            Written under another name, synced and renamed: there is always a whole one.
+Begun:     a journal that a mark names as in use was opened, and has a file at every moment since: one without any has
+           lost them. So the first mark, 0, is written when the first files are durable, and before the first request.
 Retired:   a journal that is written no more, and of which nothing is needed any more. Its number stays in the total.
 Read next: journal_replay.py
 """
@@ -87,10 +89,13 @@ class JournalMark:
 
     @property
     def has_same_journals(self) -> bool:
-        """The journals are those, in that order, that the last move named; one alone needs no move."""
-        named = [tuple(marks.in_use) for marks in self._marks.values()]
-        expected = tuple(self._journals)
-        return all(found == expected or (not found and len(expected) == 1) for found in named)
+        """The journals are those, in that order, that the last move named."""
+        return all(tuple(marks.in_use) == tuple(self._journals) for marks in self._marks.values())
+
+    @property
+    def begun(self) -> set[str]:
+        """Journals that must have a file. One that was retired may be empty by now, whatever its mark."""
+        return {journal for marks in self._marks.values() for journal in marks.in_use}
 
     @property
     def left_behind(self) -> dict[str, int]:

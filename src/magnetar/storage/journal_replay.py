@@ -4,6 +4,8 @@ Torn:      bytes that are no group, at the end of the last file in use, with no 
            write is followed by its sync before the next one begins, so a crash can tear only the last one.
 Damaged:   every other thing that is no group; a gap in the sequence numbers; a file that is missing. The error names
            file and offset, and nothing on the disk has been changed by then.
+Begun:     a journal has a file from its first life on, at every moment. If there is none at all, no file shows what is
+           missing; that the journal was begun, the marks know (journal_mark.py).
 End:       zeros up to the end of a file. That is room that was prepared and not used.
 In use:    a file with anything but zeros behind its header. A file is prepared ahead and written only when the one
            before is complete; so one that is not in use says nothing about the tail of the one before.
@@ -13,7 +15,8 @@ Reused:    a file that was used before, as its header says, has groups of its fo
 Mark:      gaps that lie wholly at or below it do no harm: those records are no longer needed. So a file that ends there
            says nothing about what follows it.
 Limit:     damage in the very last group looks like a torn write, unless the journal was closed behind it, or opened
-           again since: a closing group, or the floor in the next file's header, shows that something is missing.
+           again since: a closing group, or the floor in the next file's header, shows that something is missing. And
+           if only a file is left that was prepared behind the one in use, nothing tells of that one.
 Read next: journal_files.py for what is done about a torn tail
 """
 
@@ -23,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from magnetar.errors import JournalDamagedError
+from magnetar.errors import FileMissingError, JournalDamagedError
 from magnetar.runtime.disk import Disk
 from magnetar.storage.journal_format import (
     FILE_HEADER_BYTES,
@@ -107,9 +110,17 @@ class _Chain:
         return JournalDamagedError(path, offset, f"{self.missing(first)}; {_ADVICE}")
 
 
-async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver) -> Replayed:
-    """Delivers every record behind the mark, in order. Changes nothing on the disk."""
-    found = [await _look_at(disk, f"{directory}/{name}") for name in await _journal_names(disk, directory)]
+async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver, *, is_begun: bool = False) -> Replayed:
+    """Delivers every record behind the mark, in order. Changes nothing on the disk.
+
+    `is_begun`: there must be a file.
+    """
+    names = await journal_names(disk, directory)
+    if is_begun and not names:
+        raise JournalDamagedError(
+            directory, None, f"all its files are gone, and with them what was written last; {_ADVICE}"
+        )
+    found = [await _look_at(disk, f"{directory}/{name}") for name in names]
     used_count = max((index for index, file in enumerate(found, 1) if file.is_in_use), default=0)
     chain = _Chain(mark)
     before: FoundFile | None = None
@@ -121,8 +132,12 @@ async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver) 
     return Replayed(found[:used_count], found[used_count:], max(chain.next or 0, mark + 1))
 
 
-async def _journal_names(disk: Disk, directory: str) -> list[str]:
-    names = [name for name in sorted(await disk.list(directory)) if name.endswith(".journal")]
+async def journal_names(disk: Disk, directory: str) -> list[str]:
+    """In order; no names if there is no such directory."""
+    try:
+        names = [name for name in sorted(await disk.list(directory)) if name.endswith(".journal")]
+    except FileMissingError:
+        return []
     for name in names:
         if file_number(name) is None:
             raise JournalDamagedError(f"{directory}/{name}", 0, "this is no name of a journal file: move it elsewhere")

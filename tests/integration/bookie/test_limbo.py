@@ -164,6 +164,20 @@ def test_a_damaged_journal_is_refused_repaired_and_answered_for(machine: Machine
     assert asyncio.run(machine.codes(OPEN, ENTRIES)) == [Code.EUNKNOWNLEDGERSTATE]
 
 
+def test_a_journal_whose_files_are_gone_is_refused_repaired_and_answered_for(machine: Machine) -> None:
+    """Nothing was flushed, so nothing but the first mark, 0, says that there must be files."""
+    files = machine.dir / "journal" / "journal"
+    for path in files.iterdir():
+        path.unlink()
+    told = machine.start_refused()
+    assert f"the journal in {files} is damaged: all its files are gone" in told
+    assert f"magnetar bookie limbo --dir {machine.dir} --metadata {machine.url}" in told
+    report = machine.repair()
+    assert (report["ledgers_in_limbo"], report["set_aside"], report["directories_restored"]) == (1, [], [])
+    machine.bookie.start()
+    asyncio.run(check_limbo(machine, ENTRIES - 1))
+
+
 def test_a_lost_ledger_directory_is_refused_repaired_and_answered_for(machine: Machine) -> None:
     shutil.rmtree(machine.dir / "ledgers")
     told = machine.start_refused()

@@ -13,6 +13,7 @@ from tests.unit.bookie.test_limbo import (
     check_flags,
     create_ledgers,
     damage,
+    remove_files,
     run_repair,
     start,
     write_and_crash,
@@ -28,7 +29,7 @@ async def repairs(seed: int, sites: SyncSites) -> None:
             await init_cluster(store, PATHS, entropy)
             await create_ledgers(store)
             await write_and_crash(world, store)
-            await damage(world)
+            await (damage(world) if seed % 2 else remove_files(world))
             await run_repair(world, store)
             world.crash(Crash.DROP_UNSYNCED)
             node = await start(world, store)

@@ -466,7 +466,13 @@ async def _repair(story: Story) -> None:
         found = await identify_for_repair(directories, store, PATHS, node.config.bookie)
         suspects = await find_suspects(story.ledgers, found.cookie.bookie_id)
         report = await repair(
-            directories, found.cookie, found.lost, suspects, open_storage=open_it, rebuild_index=rebuild
+            directories,
+            found.cookie,
+            found.lost,
+            suspects,
+            entropy=runtime.entropy,
+            open_storage=open_it,
+            rebuild_index=rebuild,
         )
     assert report.set_aside
     await directories.aclose()

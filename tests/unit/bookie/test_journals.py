@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from magnetar.errors import ConfigError, JournalFailedError, MagnetarError
+from magnetar.errors import ConfigError, JournalDamagedError, JournalFailedError, MagnetarError
 from magnetar.runtime.disk import Buffer
 from magnetar.sim.device import Crash
 from magnetar.sim.disk_faults import Fault
@@ -125,6 +125,79 @@ async def test_when_one_journal_fails_none_acknowledges_anything_more() -> None:
     await some_turns()
     assert under_way not in node.durable
     await node.aclose()
+
+
+# --- without any file -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_a_journal_whose_files_are_all_gone_is_damaged_whatever_the_mark(count: int, is_flushed: bool) -> None:
+    world = World(journals=count)
+    node = await world.open()
+    await node.write((0, 0), (1, 0))
+    if is_flushed:
+        await node.flush()
+        await node.write((0, 1), (1, 1))
+    world.crash(Crash.KILL)
+    path = world.journals[-1]
+    world.machine.device(path).empty(DIRECTORY)
+    for _ in range(2):
+        with pytest.raises(JournalDamagedError, match=rf"the journal in {path}/journal is damaged: all its files are"):
+            await world.open()
+    world.machine.release_dead()
+
+
+@pytest.mark.parametrize("kind", [Crash.KILL, Crash.DROP_UNSYNCED])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_first_start_that_crashes_anywhere_is_not_taken_for_damage(count: int, kind: Crash) -> None:
+    is_done = False
+    turns = 0
+    while not is_done:
+        turns += 3
+        world = World(journals=count, ledgers=2)
+        opening = asyncio.create_task(world.open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_done = opening.done()
+        world.crash(kind)
+        world.machine.release_dead()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        node = await world.open()
+        await node.write((0, 0), (1, 0))
+        await node.aclose()
+    assert turns > 30
+
+
+async def test_a_retired_journal_that_was_emptied_may_be_named_again() -> None:
+    world = World()
+    node = await world.open()
+    await node.write((0, 0), (1, 0))
+    await node.flush()
+    await node.aclose()
+    await (await world.open(["/journal-0"])).aclose()
+    world.machine.device("/journal-1").empty()
+    node = await world.open()
+    assert node.marks.positions["/journal-1"] == 1
+    await node.write((1, 1))
+    world.crash(Crash.DROP_UNSYNCED)
+    node = await world.open()
+    await node.has((0, 0), (1, 0), (1, 1))
+    await node.aclose()
+    world.machine.release_dead()
+
+
+async def test_a_journal_whose_files_are_all_gone_cannot_be_left_out() -> None:
+    world = World()
+    node = await world.open()
+    await node.write((0, 0), (1, 0))
+    world.crash(Crash.KILL)
+    world.machine.device("/journal-1").empty(DIRECTORY)
+    refusal = r"no longer names /journal-1, and that journal cannot be read .*all its files are gone"
+    with pytest.raises(ConfigError, match=refusal):
+        await world.open(["/journal-0"])
+    world.machine.release_dead()
 
 
 # --- another number of journals -----------------------------------------------------------------------------------

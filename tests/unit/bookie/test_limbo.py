@@ -96,7 +96,13 @@ async def run_repair(world: World, store: MetadataStore, config: BookieConfig | 
             await rebuild_of(world, keeps_flags=world.ledgers[0] not in lost)
 
         return await repair(
-            directories, found.cookie, found.lost, suspects, open_storage=world.open_storage, rebuild_index=rebuild
+            directories,
+            found.cookie,
+            found.lost,
+            suspects,
+            entropy=world.runtime.entropy,
+            open_storage=world.open_storage,
+            rebuild_index=rebuild,
         )
     finally:
         await directories.aclose()
@@ -277,6 +283,51 @@ async def test_a_file_that_is_not_the_journals_is_left_where_it_is(store: Metada
     assert "copy of 1.journal" in await names(world, "/journal-0")
 
 
+async def remove_files(world: World) -> None:
+    world.machine.device("/journal-0").empty(DIRECTORY)
+
+
+async def remove_directory(world: World) -> None:
+    await remove_files(world)
+    world.machine.device("/journal-0").tree.root.entries.pop(DIRECTORY)
+
+
+async def leave_one_that_is_damaged(world: World) -> None:
+    """As if the power had gone before the next one was prepared."""
+    used, *others = await journal_files(world)
+    disk = world.runtime.disk("/journal-0", name="remover")
+    for name in others:
+        await disk.remove(f"{DIRECTORY}/{name}")
+    await disk.sync_dir(DIRECTORY)
+    await disk.aclose()
+    world.machine.device("/journal-0").flip_bit(f"{DIRECTORY}/{used}", 3)
+
+
+@pytest.mark.parametrize("harm", [remove_files, remove_directory, leave_one_that_is_damaged])
+async def test_a_journal_that_is_left_without_a_file_begins_anew_behind_the_mark(
+    store: MetadataStore, harm: Callable[[World], Awaitable[None]]
+) -> None:
+    world = World(journals=1)
+    written = await write_and_crash(world, store)
+    await harm(world)
+    with pytest.raises(JournalDamagedError, match="/journal-0/journal"):
+        await start(world, store)
+    await run_repair(world, store)
+    world.crash(Crash.DROP_UNSYNCED)
+    assert len(await journal_files(world)) == 1
+    node = await start(world, store)
+    await check_flags(node)
+    missing = await missing_of(node, written)
+    assert missing == written[60:], "all behind the last flush"
+    assert node.marks.positions == {"/journal-0": 60}
+    await node.write((CLOSED, 1000))
+    world.crash(Crash.DROP_UNSYNCED)
+    node = await start(world, store)
+    await node.has((CLOSED, 1000), *written[:60])
+    await node.aclose()
+    world.machine.release_dead()
+
+
 async def test_the_other_journal_is_replayed_in_full(store: MetadataStore) -> None:
     world = World(journals=2)
     written = await write_and_crash(world, store)
@@ -445,6 +496,16 @@ async def test_a_repair_of_a_damaged_journal_that_crashes_anywhere_leaves_a_refu
     async def harm(world: World) -> None:
         await damage(world)
 
+    refused, started = await crash_everywhere(store, lambda: World(journals=1), harm, kind, step=7)
+    assert refused > 5
+    assert started
+
+
+@pytest.mark.parametrize("kind", [Crash.KILL, Crash.DROP_UNSYNCED])
+@pytest.mark.parametrize("harm", [remove_files, leave_one_that_is_damaged])
+async def test_a_repair_of_a_journal_without_files_that_crashes_anywhere_leaves_a_refusal_or_limbo(
+    store: MetadataStore, harm: Callable[[World], Awaitable[None]], kind: Crash
+) -> None:
     refused, started = await crash_everywhere(store, lambda: World(journals=1), harm, kind, step=7)
     assert refused > 5
     assert started

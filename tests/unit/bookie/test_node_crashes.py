@@ -23,6 +23,7 @@ from magnetar.storage.entry_log_writer import EntryLogWriter
 from tests.unit.bookie.limbo_story import repairs
 from tests.unit.bookie.node_story import Ending, Story, damage_behind_a_restart, damage_behind_an_orderly_stop, rivals
 from tests.unit.bookie.sim_node import small_steps
+from tests.unit.bookie.storage_story import flushes
 from tests.unit.bookie.virtual_loop import run
 
 SEEDS = range(16)
@@ -52,7 +53,7 @@ async def quiet_lives(seed: int, sites: SyncSites) -> Story:
     return await told(seed, sites, ending, busy=False)
 
 
-TALES: tuple[Tale, ...] = (quiet_lives, busy_lives, rivals, repairs)
+TALES: tuple[Tale, ...] = (quiet_lives, busy_lives, rivals, repairs, flushes)
 
 
 def tell(tale: Tale, seed: int, sites: SyncSites) -> Story | None:

@@ -230,6 +230,16 @@ def test_a_wrong_file_header_shows_nothing_of_that_file(closed: Stopped) -> None
     assert (found["problem"][0]["file"], found["problem"][0]["offset"]) == (FIRST_JOURNAL, 0)
 
 
+def test_a_journal_without_files_is_damaged_for_every_command_that_replays_it(killed: Stopped) -> None:
+    shutil.rmtree(killed.journal)
+    found = killed.lines("journal", "read", code=1)
+    assert (found["problem"][0]["file"], found["problem"][0]["offset"]) == ("journal", None)
+    assert found["journal"][0]["damaged"] is True
+    done = killed.run("ledger", "ls")
+    assert (done.returncode, "all its files are gone" in done.stderr) == (1, True)
+    assert not killed.journal.exists()
+
+
 def test_a_damaged_mark_is_told_and_the_journal_is_shown_all_the_same(closed: Stopped) -> None:
     flip(closed.dir / "ledgers" / "lastmark", 12)
     found = closed.lines("journal", "read", code=1)

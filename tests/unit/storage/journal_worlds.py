@@ -22,7 +22,15 @@ Replay = list[tuple[int, bytes]]
 class Life:
     """One process with a journal: what it replayed, what was called durable, how it failed."""
 
-    def __init__(self, device: SimDevice, *, config: JournalConfig = SMALL, mark: int = 0, seed: str = "0") -> None:
+    def __init__(
+        self,
+        device: SimDevice,
+        *,
+        config: JournalConfig = SMALL,
+        mark: int = 0,
+        seed: str = "0",
+        is_begun: bool = False,
+    ) -> None:
         self.device = device
         self.replayed: Replay = []
         self.groups: list[list[object]] = []
@@ -31,6 +39,7 @@ class Life:
         self.disk: Disk = SimDisk(device)
         self._config = config
         self._mark = mark
+        self._is_begun = is_begun
         self._entropy = SimEntropy(seed, WallClock())
 
     async def open(self) -> Journal:
@@ -39,6 +48,7 @@ class Life:
             self._config,
             self._mark,
             self._replay,
+            is_begun=self._is_begun,
             entropy=self._entropy,
             on_durable=lambda tokens: self.on_durable(tokens),
             on_failed=self.failures.append,
@@ -80,8 +90,10 @@ class Life:
         self.replayed.append((record.sequence, bytes(record.body)))
 
 
-async def live(device: SimDevice, *, config: JournalConfig = SMALL, mark: int = 0, seed: str = "0") -> Life:
-    life = Life(device, config=config, mark=mark, seed=seed)
+async def live(
+    device: SimDevice, *, config: JournalConfig = SMALL, mark: int = 0, seed: str = "0", is_begun: bool = False
+) -> Life:
+    life = Life(device, config=config, mark=mark, seed=seed, is_begun=is_begun)
     await life.open()
     return life
 
@@ -94,9 +106,9 @@ async def bury() -> None:
     await asyncio.gather(*dead, return_exceptions=True)
 
 
-async def replay_of(device: SimDevice, mark: int = 0, seed: str = "reader") -> Replay:
+async def replay_of(device: SimDevice, mark: int = 0, seed: str = "reader", *, is_begun: bool = False) -> Replay:
     """Opens the journal, closes it, and says what it replayed."""
-    life = await live(device, mark=mark, seed=seed)
+    life = await live(device, mark=mark, seed=seed, is_begun=is_begun)
     await life.aclose()
     return life.replayed
 

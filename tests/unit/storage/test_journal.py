@@ -426,6 +426,7 @@ async def test_journal_on_a_real_disk(tmp_path: object) -> None:
             JournalConfig(file_bytes_max=4_096, group_bytes_max=1_024),
             0,
             lambda record: replayed.append(bytes(record.body)),  # noqa: B023
+            is_begun=bool(expected),
             entropy=runtime.entropy,
             on_durable=durable.extend,
             on_failed=lambda error: pytest.fail(str(error)),

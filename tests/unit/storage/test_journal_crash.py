@@ -41,6 +41,7 @@ class World:
         self.promised: Replay = []
         self.maybe: Replay = []
         self.mark = 0
+        self.is_begun = False
         self.life_number = 0
         self.durable_count = 0
         self.torn_count = 0
@@ -59,6 +60,7 @@ class World:
                 await life.crash(self.crash_kind())
                 return
         await opening
+        self.is_begun = True
         self.check(life.replayed)
         await self.work(life)
 
@@ -117,7 +119,8 @@ class World:
 
     def new_life(self) -> Life:
         self.life_number += 1
-        return Life(self.device, config=self.config, mark=self.mark, seed=f"{self.device.seed}/{self.life_number}")
+        seed = f"{self.device.seed}/{self.life_number}"
+        return Life(self.device, config=self.config, mark=self.mark, seed=seed, is_begun=self.is_begun)
 
     def crash_kind(self) -> Crash:
         return self.random.choice((Crash.KILL, Crash.POWER_LOSS, Crash.POWER_LOSS, Crash.DROP_UNSYNCED))
@@ -155,6 +158,7 @@ async def every_promise(ignored: str | None = None) -> SimDevice:
     if ignored is not None:
         device.sites.ignored.add(ignored)
     bodies = [b"%0300d" % n for n in range(40)]
+    await a_journal_that_was_opened_has_a_file(device)
     await acknowledged_records_survive(device, bodies)
     await replayed_records_survive(device, bodies)
     await damage_is_noticed_after_a_restart(device)
@@ -163,15 +167,21 @@ async def every_promise(ignored: str | None = None) -> SimDevice:
     return device
 
 
+async def a_journal_that_was_opened_has_a_file(device: SimDevice) -> None:
+    for is_begun in (False, True, True):
+        life = await live(device, is_begun=is_begun)
+        await life.crash(Crash.DROP_UNSYNCED)
+
+
 async def acknowledged_records_survive(device: SimDevice, bodies: list[bytes]) -> None:
-    life = await live(device)
+    life = await live(device, is_begun=True)
     await life.write(*bodies)
     await life.crash(Crash.DROP_UNSYNCED)
 
 
 async def replayed_records_survive(device: SimDevice, bodies: list[bytes]) -> None:
     for seed in range(3):
-        life = await live(device, seed=str(seed))
+        life = await live(device, seed=str(seed), is_begun=True)
         assert [body for _, body in life.replayed] == bodies
         await life.crash(Crash.DROP_UNSYNCED)
 

@@ -141,6 +141,18 @@ async def test_the_mark_of_the_only_journal_becomes_that_of_the_first_of_several
     assert (await JournalMark.open(disks, ("/a", "/b"))).has_same_journals
 
 
+async def test_journals_are_begun_from_their_first_mark_on_until_they_are_retired() -> None:
+    disks = await directories(SimDevice())
+    marks = await JournalMark.open(disks, ("/a",))
+    assert (marks.begun, marks.has_same_journals) == (set(), False)
+    first = dict(list(disks.items())[:1])
+    await (await JournalMark.open(first, ("/a",))).move_all({"/a": 0})  # A crash before it was in all directories.
+    assert (await JournalMark.open(disks, ("/a", "/b"))).begun == {"/a"}
+    await (await JournalMark.open(disks, ("/a", "/b"))).move_all({"/a": 0, "/b": 0})
+    await (await JournalMark.open(disks, ("/b",))).move_all({"/b": 0})
+    assert (await JournalMark.open(disks, ("/a", "/b"))).begun == {"/b"}
+
+
 async def test_marks_belong_to_directories_whatever_their_order() -> None:
     disks = await directories(SimDevice())
     await (await JournalMark.open(disks, ("/a", "/b"))).move_all({"/a": 3, "/b": 5})

@@ -11,6 +11,7 @@ from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalDamagedError
 from magnetar.sim.device import Crash, SimDevice
 from magnetar.sim.disk import SimDisk
+from magnetar.storage.journal import Journal
 from magnetar.storage.journal_format import (
     FILE_HEADER_BYTES,
     GROUP_MAGIC_BYTES,
@@ -175,15 +176,46 @@ async def test_crash_at_any_moment_of_opening_leaves_a_journal_that_opens() -> N
     for kind in (Crash.KILL, Crash.DROP_UNSYNCED):
         for turns in range(0, 150, 2):
             device = await device_with(content)
-            life = Life(device)
-            opening = asyncio.create_task(life.open(), name="journal-opening")
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await life.crash(kind)
-            await asyncio.gather(opening, return_exceptions=True)
-            assert await replay_of(device) == numbered(b"first", b"second")
+            opening = await crashed_while_opening(device, turns, kind)
+            assert await replay_of(device, is_begun=True) == numbered(b"first", b"second")
     assert opening.done()
     assert not opening.cancelled(), "the last one was late enough for it to finish"
+
+
+async def crashed_while_opening(device: SimDevice, turns: int, kind: Crash, mark: int = 0) -> asyncio.Task[Journal]:
+    life = Life(device, mark=mark, is_begun=True)
+    opening = asyncio.create_task(life.open(), name="journal-opening")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await life.crash(kind)
+    await asyncio.gather(opening, return_exceptions=True)
+    return opening
+
+
+@pytest.mark.parametrize("torn", [False, True])
+async def test_crash_at_any_moment_of_opening_files_that_were_never_used_leaves_one(torn: bool) -> None:
+    content = await crashed()
+    assert sorted(content) == [FIRST, SECOND]
+    if torn:
+        content = {FIRST: content[FIRST][:-1]}
+    for kind in (Crash.KILL, Crash.DROP_UNSYNCED):
+        for turns in range(150):
+            device = await device_with(content)
+            opening = await crashed_while_opening(device, turns, kind, mark=7)
+            assert files(device)
+            assert await replay_of(device, mark=7, is_begun=True) == []
+    assert opening.done()
+    assert not opening.cancelled(), "the last one was late enough for it to finish"
+
+
+async def test_the_file_that_replaces_one_that_was_never_used_is_written_like_any_other() -> None:
+    device = await device_with(await crashed())
+    life = await live(device, mark=7, seed="other", is_begun=True)
+    await life.write(b"eighth")
+    await life.wait_prepared()
+    await life.crash(Crash.DROP_UNSYNCED)
+    assert sorted(files(device)) == [FIRST, SECOND]
+    assert await replay_of(device, mark=7, is_begun=True) == numbered(b"eighth", first=8)
 
 
 async def test_junk_behind_a_closed_journal_is_cut() -> None:
@@ -292,6 +324,26 @@ async def test_missing_first_file_is_damage_unless_the_mark_is_behind_it() -> No
     del content[FIRST]
     await expect_damage(content, SECOND, FILE_HEADER_BYTES)
     assert await replay(content, mark=1) == numbered(b"\1" * 3_000, b"\2" * 3_000, first=2)
+
+
+@pytest.mark.parametrize("mark", [0, 3])
+async def test_journal_that_was_begun_and_has_no_file_is_damaged(mark: int) -> None:
+    spare = {f"{FIRST}.spare": (await crashed(b"first"))[FIRST]}
+    for device in (SimDevice(), await device_with({}), await device_with(spare)):
+        before = list(device.tree.root.entries)
+        life = Life(device, mark=mark, is_begun=True)
+        with pytest.raises(JournalDamagedError, match=r"the journal in journal is damaged: all its files are gone"):
+            await life.open()
+        assert list(device.tree.root.entries) == before
+        await life.disk.aclose()
+
+
+async def test_journal_that_was_not_begun_may_have_no_file_whatever_its_mark() -> None:
+    device = SimDevice()
+    life = await live(device, mark=3)
+    await life.write(b"fourth")
+    await life.crash(Crash.DROP_UNSYNCED)
+    assert await replay_of(device, mark=3, is_begun=True) == numbered(b"fourth", first=4)
 
 
 async def test_last_group_that_was_replayed_once_is_missed_when_it_is_damaged_later() -> None:

@@ -59,7 +59,15 @@ async def _repair(
             await directory.disk.make_dir(LOGS)
         await _rebuild(config, runtime, machine, directories)
 
-    await repair(directories, found.cookie, found.lost, suspects, open_storage=open_it, rebuild_index=rebuild_it)
+    await repair(
+        directories,
+        found.cookie,
+        found.lost,
+        suspects,
+        entropy=runtime.entropy,
+        open_storage=open_it,
+        rebuild_index=rebuild_it,
+    )
 
 
 async def _rebuild(config: Config, runtime: SimRuntime, machine: SimMachine, directories: BookieDirectories) -> None:

@@ -40,6 +40,7 @@ class Disk:
             JournalConfig(),
             0,
             lambda _: None,
+            is_begun=False,
             entropy=runtime.entropy,
             on_durable=self.durable.extend,
             on_failed=lambda error: None,
