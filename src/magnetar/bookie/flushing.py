@@ -3,7 +3,8 @@
 Begin:     what replay brought is flushed before the first request, if it fills the write cache: a bookie that is killed
            again and again would else have a cache more to replay each time. From then on the cache never waits for
            anything but the disk, also not for the registration, which may take as long as a session lives.
-Full disk: nothing is lost; it is tried again and again. Every other failure is the bookie's end.
+Full disk: nothing is lost; it is tried again every second, also when nothing else makes a flush due. Every other
+           failure is the bookie's end.
 Read next: storage/flush.py, journals.py
 """
 
@@ -31,6 +32,7 @@ class Flushing:
         self._cache_gate = cache_gate
         self._lock = asyncio.Lock()
         self._last: asyncio.Future[None] | None = None
+        self._is_disk_full = False
 
     async def flush_replayed(self) -> None:
         """Before anything is served."""
@@ -39,9 +41,11 @@ class Flushing:
 
     async def run(self) -> None:
         while True:
-            await self._storage.wait_flush_due()
-            if not await self._try():
+            if self._is_disk_full:  # What could not be written waits in the other cache, which makes no flush due.
                 await asyncio.sleep(_FULL_DISK_RETRY_S)
+            else:
+                await self._storage.wait_flush_due()
+            await self._try()
 
     async def open_gate(self) -> None:
         """Room in the write cache comes when the caches are swapped, which no journal group announces."""
@@ -51,14 +55,15 @@ class Flushing:
                 log.warning("the write cache is full and the disk is slow: adds are refused")
             self._cache_gate.open()
 
-    async def _try(self) -> bool:
-        """False: the disk is full."""
+    async def _try(self) -> None:
+        """Or notes that the disk is full."""
         try:
             await self.flush()
         except DiskFullError as error:
+            self._is_disk_full = True
             log.error("nothing can be flushed", extra={"why": str(error)})
-            return False
-        return True
+        else:
+            self._is_disk_full = False
 
     async def flush(self) -> None:
         """One at a time.
