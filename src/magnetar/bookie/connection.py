@@ -9,6 +9,7 @@ Writing:   answers of one turn leave in one write. What the transport has got it
            connection holds itself, and who makes more answers waits for a turn (`turn_to_answer`).
 Dropping:  only when the socket took nothing for `unwritable_wait_ms`; then answers are dropped and counted, so a client
            that never reads costs no memory. One that reads gets every answer, however many it asked for at once.
+           Whole answers are dropped: one whose first byte the transport has got is there to its last.
 Order:     requests are handed on in their order; answers leave in the order in which they were sent.
 Read next: requests.py (what becomes of a request), docs/bookie.md
 """
@@ -20,7 +21,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from magnetar.bookie.receive_buffer import ReceiveBuffer
 from magnetar.errors import MagnetarError, RemoteProtocolError
@@ -36,6 +37,10 @@ WRITE_BYTES_MAX = 2**20  # Given to the transport at once: enough to keep a sock
 UNSENT_BYTES_MAX = 4 * 2**20  # Answers that wait to be written; beyond this, no more requests are taken …
 UNSENT_BYTES_LOW = 2 * 2**20  # … until so much is left: enough to write while the next requests are looked at.
 ANSWERS_AT_ONCE_MAX = 16  # Being made for one client, off the hot path: each may be as large as a frame.
+
+
+Sent: TypeAlias = tuple[Sequence[Buffer], int, int]
+"""As it was given to `send`: the parts, how many answers they are, and how many bytes."""
 
 
 class Handler(Protocol):
@@ -79,9 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self._shrinking: asyncio.TimerHandle | None = None
         self._holds = 0
         self._parsing = False
-        self._unsent: list[Buffer] = []
+        self._unsent: list[Sent] = []
         self._unsent_bytes = 0
-        self._unsent_answers = 0
         self._flush_is_due = False
         self._writable = True
         self._crowded = False  # Too much is unsent: held until it is less.
@@ -208,15 +212,16 @@ class Connection(asyncio.BufferedProtocol):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def send(self, parts: Sequence[Buffer], answers: int = 1) -> None:
-        """Joins this turn's write. The parts may not change any more."""
-        if self._transport is None:
+        """Joins this turn's write. The parts may not change any more. Of several answers each is as many parts, or
+        they are one part together: so it is known where one ends."""
+        if not parts or self._transport is None:
             return
         if self._dropping:
             self._counters.dropped_answers += answers
             return
-        self._unsent += parts
-        self._unsent_bytes += sum(map(len, parts))
-        self._unsent_answers += answers
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))  # One is by far the most common.
+        self._unsent.append((parts, answers, size))
+        self._unsent_bytes += size
         if self._unsent_bytes > UNSENT_BYTES_MAX and not self._crowded:
             self._crowded = True
             self._takes_answers.clear()
@@ -251,25 +256,21 @@ class Connection(asyncio.BufferedProtocol):
             return
         unsent, self._unsent = self._unsent, []
         self._counters.sent_bytes += self._unsent_bytes
-        self._unsent_bytes = self._unsent_answers = 0
-        self._transport.writelines(unsent)
+        self._unsent_bytes = 0
+        self._transport.writelines(_parts_of(unsent))
         if self._crowded:
             self._end_crowding()
 
     def _flush_some(self, transport: asyncio.Transport) -> None:
-        """The rest follows in the next turn, if the client still reads."""
-        count = size = 0
-        while size < WRITE_BYTES_MAX:
-            size += len(self._unsent[count])
-            count += 1
-        unsent, self._unsent = self._unsent[:count], self._unsent[count:]
-        left = self._unsent_bytes - size
-        self._unsent_answers = self._unsent_answers * left // self._unsent_bytes  # About: nobody knows where one ends.
-        self._unsent_bytes = left
+        """The rest follows in the next turn, if the client still reads. Whole answers only: what is left may be
+        dropped, and the client would take the next answer for the rest of one that was begun."""
+        unsent, self._unsent = _cut(self._unsent, WRITE_BYTES_MAX)
+        size = sum([size for _, _, size in unsent])
+        self._unsent_bytes -= size
         self._counters.sent_bytes += size
-        transport.writelines(unsent)
+        transport.writelines(_parts_of(unsent))
         self._flush_later()
-        if self._crowded and left <= UNSENT_BYTES_LOW:
+        if self._crowded and self._unsent_bytes <= UNSENT_BYTES_LOW:
             self._end_crowding()
 
     def _end_crowding(self) -> None:
@@ -281,13 +282,13 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_dropping(self) -> None:
         self._dropping = True
         self._takes_answers.set()
-        self._counters.dropped_answers += self._unsent_answers
+        self._counters.dropped_answers += sum([answers for _, answers, _ in self._unsent])
         self._forget_unsent()
         log.warning("answers are dropped: the client does not read them")
 
     def _forget_unsent(self) -> None:
         self._unsent.clear()
-        self._unsent_bytes = self._unsent_answers = 0
+        self._unsent_bytes = 0
         if self._crowded:
             self._end_crowding()
 
@@ -309,3 +310,39 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
         if self._transport is not None:
             self._transport.close()
+
+
+def _parts_of(sent: Sequence[Sent]) -> Sequence[Buffer]:
+    if len(sent) == 1:
+        return sent[0][0]
+    joined: list[Buffer] = []
+    for parts, _, _ in sent:
+        joined += parts
+    return joined
+
+
+def _cut(unsent: list[Sent], bytes_min: int) -> tuple[list[Sent], list[Sent]]:
+    """Whole answers from the front, as many as have so many bytes; and the others."""
+    taken = 0
+    before = 0
+    for sent in unsent:
+        if before + sent[2] >= bytes_min:
+            break
+        before += sent[2]
+        taken += 1
+    begun, left = _cut_inside(unsent[taken], bytes_min - before)
+    return [*unsent[:taken], begun], [*left, *unsent[taken + 1 :]]
+
+
+def _cut_inside(sent: Sent, bytes_min: int) -> tuple[Sent, list[Sent]]:
+    parts, answers, size = sent
+    assert len(parts) == 1 or len(parts) % answers == 0, "nobody knows where one ends"
+    parts_each = max(1, len(parts) // answers)
+    count = taken_bytes = 0
+    while taken_bytes < bytes_min or count % parts_each:
+        taken_bytes += len(parts[count])
+        count += 1
+    if count == len(parts):
+        return sent, []
+    taken = count // parts_each
+    return (parts[:count], taken, taken_bytes), [(parts[count:], answers - taken, size - taken_bytes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 import pytest_asyncio
@@ -15,6 +15,7 @@ from magnetar.bookie.receive_buffer import RECEIVE_BYTES
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, AddRun, ReadRun, encode_adds_done, parse_context
 from magnetar.wire.bookkeeper.messages import V2, AnyRequest, GetBookieInfo, ReadEntry
 
@@ -403,3 +404,83 @@ async def test_reads_that_were_not_taken_are_offered_again_and_those_before_them
     writer.write(b"".join(encode_request(ReadEntry(1, entry, version=V2)) for entry in range(7)) + add_frame(1, 0))
     await until(lambda: setup.notebook.adds, "what came behind the reads arrived")
     assert setup.notebook.reads == [(1, entry) for entry in range(7)]
+
+
+class Peer(asyncio.Transport):
+    """A transport whose client reads only when the test says so: it holds the connection whenever it has anything."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self.written = bytearray()
+        self.unread_bytes = 0
+        connection.connection_made(self)
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        data = b"".join(list_of_data)
+        self.written += data
+        self.unread_bytes += len(data)
+        self._connection.pause_writing()
+
+    def read(self, size: int) -> None:
+        self.unread_bytes -= size
+        if not self.unread_bytes:
+            self._connection.resume_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def frames(self) -> list[bytes]:
+        """What the client makes of it."""
+        found: list[bytes] = []
+        at = 0
+        while at < len(self.written):
+            end = at + 4 + int.from_bytes(self.written[at : at + 4], "big")
+            assert end <= len(self.written), "a frame that never comes whole"
+            found.append(bytes(self.written[at:end]))
+            at = end
+        return found
+
+
+def answer_of(number: int, entry_bytes: int, entries: int = 1) -> list[Buffer]:
+    """A frame of several parts, each of which tells whose it is."""
+    entry = number.to_bytes(4, "big") * (entry_bytes // 4)
+    head = number.to_bytes(4, "big") * 6
+    return [(len(head) + entries * len(entry)).to_bytes(4, "big") + head, *[entry] * entries]
+
+
+ENTRY_BYTES = next(size for size in range(1_000, 1_100, 4) if 0 < WRITE_BYTES_MAX % (28 + size) <= 28)
+"""Of such answers, the one that reaches what a transport gets at once does so with its head."""
+
+
+@pytest.mark.parametrize(
+    ("entry_bytes", "entries", "sent_at_once"),
+    [(ENTRY_BYTES, 1, 1), (ENTRY_BYTES, 1, 256), (ENTRY_BYTES, 1, 2_000), (ENTRY_BYTES, 3_000, 1)],
+    ids=["reads", "runs of reads", "one long run of reads", "batches"],
+)
+async def test_an_answer_that_was_begun_is_finished_though_those_behind_it_are_dropped(
+    entry_bytes: int, entries: int, sent_at_once: int
+) -> None:
+    counters = ConnectionCounters()
+    connection = Connection(Notebook(), counters, unwritable_wait_s=0.0)
+    peer = Peer(connection)
+    answers = [answer_of(number, entry_bytes, entries) for number in range(2_000 // entries + 2)]
+    for first in range(0, len(answers), sent_at_once):
+        some = answers[first : first + sent_at_once]
+        connection.send([part for parts in some for part in parts], len(some))
+    await until(lambda: counters.dropped_answers, "answers are dropped")
+    peer.read(peer.unread_bytes)
+    late = answer_of(99_999, entry_bytes, entries)
+    connection.send(late)
+    await until(lambda: peer.unread_bytes, "the next answer is written")
+    *begun, last = peer.frames()
+    assert last == b"".join(late)
+    assert begun == [b"".join(parts) for parts in answers[: len(begun)]]
+    assert counters.dropped_answers == len(answers) - len(begun)
+    connection.connection_lost(None)
