@@ -7,9 +7,9 @@ Holding:   whoever cannot take more requests holds the connection: the socket is
 Writing:   answers of one turn leave in one write. What the transport has got it keeps as long as the connection lives,
            so it gets little at a time. While much waits for it, be the client slow or only the answers many, the
            connection holds itself, and who makes more answers waits for a turn (`turn_to_answer`).
-Dropping:  only when the socket took nothing for `unwritable_wait_ms`; then answers are dropped and counted, so a client
-           that never reads costs no memory. One that reads gets every answer, however many it asked for at once.
-           Whole answers are dropped: one whose first byte the transport has got is there to its last.
+Dropping:  only when the client took nothing for `unwritable_wait_ms`; then answers are dropped and counted, so a client
+           that never reads costs no memory. One that reads gets every answer, however many it asked for at once, and
+           however slowly. Whole answers are dropped: one whose first byte the transport has got is there to its last.
 Order:     requests are handed on in their order; answers leave in the order in which they were sent.
 Read next: requests.py (what becomes of a request), docs/bookie.md
 """
@@ -25,6 +25,7 @@ from typing import Protocol, TypeAlias, cast
 
 from magnetar.bookie.receive_buffer import ReceiveBuffer
 from magnetar.errors import MagnetarError, RemoteProtocolError
+from magnetar.runtime.sockets import undelivered_bytes
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun
 from magnetar.wire.bookkeeper.messages import AnyRequest, Refusal
@@ -127,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = False
         self._takes_answers.clear()
         self.hold()
-        self._give_up = self._loop.call_later(self._unwritable_wait_s, self._begin_dropping)
+        self._wait_for_progress()
 
     def resume_writing(self) -> None:
         self._writable = True
@@ -278,6 +279,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._writable or self._dropping:
             self._takes_answers.set()
         self.release()
+
+    def _wait_for_progress(self) -> None:
+        if self._transport is not None:
+            undelivered = undelivered_bytes(self._transport)
+            self._give_up = self._loop.call_later(self._unwritable_wait_s, self._look_for_progress, undelivered)
+
+    def _look_for_progress(self, before: int) -> None:
+        """Nothing was written meanwhile: if less is undelivered than before, the client reads."""
+        if self._transport is not None and undelivered_bytes(self._transport) < before:
+            self._wait_for_progress()
+        else:
+            self._begin_dropping()
 
     def _begin_dropping(self) -> None:
         self._dropping = True

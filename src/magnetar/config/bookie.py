@@ -169,7 +169,7 @@ class BookieConfig:
     # A client of BookKeeper gives up an add or a read after five seconds: later answers are of no use to it.
     unwritable_wait_ms: int = knob(
         5_000,
-        "How long answers wait for a client that does not read them; then they are dropped and counted.",
+        "How long answers wait for a client that reads nothing; then they are dropped and counted.",
         at_least=0,
         at_most=3_600_000,
         bookkeeper="waitTimeoutOnResponseBackpressureMs",

@@ -18,6 +18,7 @@ from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, AddRun, ReadRun, encode_adds_done, parse_context
 from magnetar.wire.bookkeeper.messages import V2, AnyRequest, GetBookieInfo, ReadEntry
+from tests.unit.bookie.virtual_loop import run
 
 KEY = b"k" * 20
 DIGEST = entry_digest(DigestType.CRC32C)
@@ -484,3 +485,22 @@ async def test_an_answer_that_was_begun_is_finished_though_those_behind_it_are_d
     assert begun == [b"".join(parts) for parts in answers[: len(begun)]]
     assert counters.dropped_answers == len(answers) - len(begun)
     connection.connection_lost(None)
+
+
+def test_a_client_that_reads_slowly_loses_no_answer_until_it_reads_nothing_for_a_while() -> None:
+    async def world() -> None:
+        counters = ConnectionCounters()
+        connection = Connection(Notebook(), counters, unwritable_wait_s=5.0)
+        peer = Peer(connection)
+        connection.send((bytes(2_000),))
+        await until(lambda: peer.unread_bytes, "the first answer is written")
+        connection.send((bytes(1_000),))
+        for _ in range(10):
+            await asyncio.sleep(4.0)
+            peer.read(100)
+        assert (counters.dropped_answers, connection.takes_answers) == (0, False)
+        await asyncio.sleep(10.0)
+        assert (counters.dropped_answers, connection.takes_answers) == (1, True)
+        connection.connection_lost(None)
+
+    run(world())
