@@ -33,6 +33,7 @@ from magnetar.bookie.http import Health, ObservationServer
 from magnetar.bookie.identity import establish, port_to_bind
 from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.long_poll import LongPolls
 from magnetar.bookie.metrics import observe_bookie
 from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch, read_operator_status
 from magnetar.bookie.reads import ReadLimits, Reads
@@ -195,8 +196,17 @@ class Bookie:
         read_limits = ReadLimits(config.reads_in_progress_max, config.pending_reads_per_reader_max)
         self.reads = Reads(self.table, storage, read_limits)
         self.fencing = Fencing(self.table, self._records)
+        self.polls = LongPolls(config.long_polls_waiting_max)
         self._requests = Requests(
-            self.table, storage, self._records, self.adds, self.reads, self.fencing, self._usage, entropy.wall_ms
+            self.table,
+            storage,
+            self._records,
+            self.adds,
+            self.reads,
+            self.fencing,
+            self.polls,
+            self._usage,
+            entropy.wall_ms,
         )
         self._closing.push_async_callback(self.table.aclose)
         self._closing.push_async_callback(self.adds.aclose)

@@ -1,17 +1,58 @@
 """Long poll: a tailing reader waits here until the LAC moves beyond the one it knows, or its time is over.
 
-Bound:     a client may ask for as long as it likes; after `LONG_POLL_MS_MAX` at most it gets the LAC as it is.
+Cost:      a reader that waits looks nothing up, and is no read in progress: else readers of idle ledgers would keep all
+           others from being served. It is one of what its connection may have pending, and one of all that may wait.
+Bound:     a client may ask for as long as it likes; after `LONG_POLL_MS_MAX` at most it gets the LAC as it is. One that
+           closes its connection is forgotten at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Any, Final
 
+from magnetar.bookie.connection import Connection
 from magnetar.bookie.ledgers import Ledger
 
 LONG_POLL_MS_MAX: Final = 60_000  # A reader that asks again every minute costs nothing; one that is gone is forgotten.
+
+
+class LongPolls:
+    """Those that wait now, by their connection."""
+
+    def __init__(self, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
+        self._tasks: dict[Connection, dict[asyncio.Task[Any], None]] = {}
+        self.waiting = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.waiting < self._waiting_max
+
+    async def wait(self, connection: Connection, ledger: Ledger, previous_lac: int, timeout_ms: int) -> None:
+        """As `wait_for_lac`; cancelled when the connection is closed."""
+        if connection.closed.is_set():
+            return
+        task = asyncio.current_task()
+        assert task is not None, "a request is served by a task of its own"
+        self._tasks.setdefault(connection, {})[task] = None
+        self.waiting += 1
+        try:
+            await wait_for_lac(ledger, previous_lac, timeout_ms)
+        finally:
+            self.waiting -= 1
+            self._forget(connection, task)
+
+    def on_closed(self, connection: Connection) -> None:
+        for task in list(self._tasks.get(connection, ())):
+            task.cancel()
+
+    def _forget(self, connection: Connection, task: asyncio.Task[Any]) -> None:
+        tasks = self._tasks[connection]
+        del tasks[task]
+        if not tasks:
+            del self._tasks[connection]
 
 
 async def wait_for_lac(ledger: Ledger, previous_lac: int, timeout_ms: int) -> None:

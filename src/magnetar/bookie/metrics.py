@@ -40,7 +40,7 @@ def _counters(bookie: Bookie) -> list[Reading]:
         ("journal_held", "Times that the journal's queue was full.", lambda: adds.journal_gate.shut_times),
         ("cache_held", "Times that both write caches were full.", lambda: adds.cache_gate.shut_times),
         ("reads", "Entries found and sent.", lambda: reads.served),
-        ("refused_reads", "Reads refused because their reader had too many.", lambda: reads.refused),
+        ("refused_reads", "Reads refused: their reader had too many, or too many waited.", lambda: reads.refused),
         ("failed_reads", "Reads that ended in an error of disk or index.", lambda: reads.failed),
         ("reads_held", "Times that reads in progress reached their limit.", lambda: reads.busy_gate.shut_times),
         ("fences", "Ledgers fenced.", lambda: bookie.fencing.fenced),
@@ -54,6 +54,7 @@ def _gauges(bookie: Bookie) -> list[Reading]:
         ("connections_open", "Connections open now.", lambda: counters.opened - counters.closed),
         ("adds_in_progress", "Adds taken and not answered yet.", lambda: bookie.adds.in_progress),
         ("reads_in_progress", "Reads taken and not answered yet.", lambda: bookie.reads.in_progress),
+        ("long_polls_waiting", "Readers that wait for a LAC to move.", lambda: bookie.polls.waiting),
         ("ledgers_in_memory", "Ledgers that the bookie was busy with.", lambda: len(bookie.table)),
         ("read_only", "1 if the bookie takes no entries.", lambda: float(bookie.switch.is_read_only)),
     ]

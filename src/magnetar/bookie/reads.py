@@ -6,12 +6,14 @@ Hot path:  what the write cache or the read cache holds is answered at once, wit
            disk is one task per run, and the read-ahead turns most of it into cache hits.
 Memory:    answers are looked up no faster than their client takes them: an answer that waits to be written keeps its
            part of a cache from being given back. What is not looked up yet stays with its connection, as a request.
-Limits:    in progress (hold), per connection (refuse).
+Limits:    in progress (hold), per connection (refuse). What waits for something that no work of ours brings about, as a
+           long poll does, is not in progress meanwhile (`set_aside`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -177,19 +179,31 @@ class Reads:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._done(done, connection, count))
 
+    @contextlib.contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """For one that was spawned: it is not in progress in here. Its connection still has it pending."""
+        self._end(1)
+        try:
+            yield
+        finally:
+            self.in_progress += 1
+
     def _done(self, task: asyncio.Task[None], connection: Connection, count: int) -> None:
         del self._tasks[task]
-        self.in_progress -= count
+        self._end(count)
         left = self._pending.get(connection, 0) - count
         if left > 0:
             self._pending[connection] = left
         else:
             self._pending.pop(connection, None)
-        if self.in_progress <= self._limits.in_progress_max * _REOPEN_SHARE:
-            self.busy_gate.open()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a read failed", exc_info=error)
             connection.abort()
+
+    def _end(self, count: int) -> None:
+        self.in_progress -= count
+        if self.in_progress <= self._limits.in_progress_max * _REOPEN_SHARE:
+            self.busy_gate.open()
 
     def on_closed(self, connection: Connection) -> None:
         self.busy_gate.forget(connection)

@@ -1,9 +1,10 @@
 """What becomes of a request: runs go straight to adds and reads, everything else to its handler here.
 
 A handler is a coroutine that returns the answer. It runs as a task of `Reads`, and so counts as a read in progress:
-none of these is on the hot path, and none may pile up without a bound. What may be large is looked up in a turn of its
-connection (`turn_to_answer`), and not while it waits for a fence or for a LAC to move.
-Read next: adds.py, reads.py, fencing.py
+none of these is on the hot path, and none may pile up without a bound. A long poll that waits has a bound of its own.
+What may be large is looked up in a turn of its connection (`turn_to_answer`), and not while it waits for a fence or for
+a LAC to move.
+Read next: adds.py, reads.py, fencing.py, long_poll.py
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from magnetar.bookie.answers import LAC_OF_ENTRY, lac_told_by, sendable_parts
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.fencing import Fencing
 from magnetar.bookie.ledgers import LedgerTable
-from magnetar.bookie.long_poll import wait_for_lac
+from magnetar.bookie.long_poll import LongPolls
 from magnetar.bookie.reads import Reads
 from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
 from magnetar.runtime.disk import Buffer, DiskUsage
@@ -87,6 +88,7 @@ class Requests:
         adds: Adds,
         reads: Reads,
         fencing: Fencing,
+        polls: LongPolls,
         usage: Callable[[], Awaitable[DiskUsage]],
         now_ms: Callable[[], int],
     ) -> None:
@@ -96,6 +98,7 @@ class Requests:
         self._adds = adds
         self._reads = reads
         self._fencing = fencing
+        self._polls = polls
         self._usage = usage
         self._now_ms = now_ms
         self.connections: dict[Connection, None] = {}
@@ -129,6 +132,7 @@ class Requests:
         self.connections.pop(connection, None)
         self._adds.on_closed(connection)
         self._reads.on_closed(connection)
+        self._polls.on_closed(connection)
 
     async def _serve(self, connection: Connection, request: AnyRequest) -> None:
         try:
@@ -156,8 +160,12 @@ class Requests:
         if ledger.flags.limbo:
             return failure(request, Code.EUNKNOWNLEDGERSTATE)
         await self._remember_lac(request.ledger_id)
-        if request.timeout_ms is not None:
-            await wait_for_lac(ledger, previous_lac, request.timeout_ms)
+        if request.timeout_ms is not None and ledger.lac <= previous_lac:
+            if not self._polls.has_room:
+                self._reads.refused += 1
+                return failure(request, Code.ETOOMANYREQUESTS)
+            with self._reads.set_aside():
+                await self._polls.wait(connection, ledger, previous_lac, request.timeout_ms)
         if not request.piggyback:
             return await self._found(connection, request, request.entry_id)
         if ledger.lac > previous_lac:

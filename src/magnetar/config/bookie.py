@@ -158,6 +158,15 @@ class BookieConfig:
         at_most=1_000_000,
         bookkeeper="maxPendingReadRequestsPerThread",
     )
+    # A few kilobytes each, and nothing else: they are no reads in progress. A tailing reader has one at each bookie of
+    # its ledger that it follows, so these are as many readers.
+    long_polls_waiting_max: int = knob(
+        50_000,
+        "Readers that wait for new entries of their ledger, of all connections; further ones are answered "
+        "`too many requests`, and the client goes elsewhere.",
+        at_least=1,
+        at_most=1_000_000,
+    )
     # About half a kilobyte each. One read of a socket may name some thousands, which must all be there at once.
     ledgers_in_memory_max: int = knob(
         50_000,
