@@ -34,7 +34,10 @@ _LOOKS_PER_LOAD: Final = 4  # How far the clock hand goes to find an idle one; t
 
 
 class Ledger:
-    __slots__ = ("__weakref__", "contexts", "fencing", "flags", "id", "lac", "lac_changed_ms", "lac_seen", "waiters")
+    __slots__ = (
+        "__weakref__", "contexts", "fencing", "flags", "id", "lac", "lac_changed_ms", "lac_is_learned", "lac_seen",
+        "waiters",
+    )  # fmt: skip
 
     def __init__(self, ledger_id: int, flags: LedgerFlags) -> None:
         self.id = ledger_id
@@ -43,7 +46,9 @@ class Ledger:
         self.fencing: asyncio.Future[None] | None = None
         """Under way while not done. None: durable since before this process began, or not fenced."""
         self.lac = NO_LAC
-        """The highest that any entry or explicit LAC told of."""
+        """The highest that any entry or explicit LAC told of, since it was loaded …"""
+        self.lac_is_learned = False
+        """… and before, once somebody has looked: who only adds need not know it."""
         self.lac_changed_ms = 0
         self.lac_seen = NO_LAC
         """Where the LAC was when the clock hand came by: if it has not moved since, the ledger is idle."""

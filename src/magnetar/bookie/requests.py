@@ -17,7 +17,7 @@ from magnetar.bookie.adds import Adds
 from magnetar.bookie.answers import LAC_OF_ENTRY, lac_told_by, sendable_parts
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.fencing import Fencing
-from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.ledgers import Ledger, LedgerTable
 from magnetar.bookie.long_poll import LongPolls
 from magnetar.bookie.reads import Reads
 from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
@@ -159,7 +159,7 @@ class Requests:
             return failure(request, Code.ENOLEDGER)
         if ledger.flags.limbo:
             return failure(request, Code.EUNKNOWNLEDGERSTATE)
-        await self._remember_lac(request.ledger_id)
+        await self._learn_lac(ledger)
         if request.timeout_ms is not None and ledger.lac <= previous_lac:
             if not self._polls.has_room:
                 self._reads.refused += 1
@@ -238,15 +238,18 @@ class Requests:
         ledger.move_lac(request.lac, self._now_ms())
         return WriteLacResponse(Code.EOK, request.ledger_id, version=request.version, txn_id=request.txn_id)
 
-    async def _remember_lac(self, ledger_id: int) -> None:
-        """After a restart the LAC is only in the entries: the last one here tells."""
-        ledger = await self._table.load(ledger_id)
-        if ledger.lac >= 0:
+    async def _learn_lac(self, ledger: Ledger) -> None:
+        """A ledger that was loaded has it in storage only: the last entry here tells one, the explicit LAC another.
+        An entry that came since may be an old one."""
+        if ledger.lac_is_learned:
             return
-        found = await self._reads.find(ledger_id, LAST_ENTRY)
+        found = await self._reads.find(ledger.id, LAST_ENTRY)
         if found.code is Code.EOK:
             (lac,) = LAC_OF_ENTRY.unpack_from(found.body)
             ledger.move_lac(lac, self._now_ms())
+        if ledger.flags.explicit_lac is not None:
+            ledger.move_lac(lac_told_by(ledger.flags.explicit_lac), self._now_ms())
+        ledger.lac_is_learned = found.code is not Code.EIO
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 

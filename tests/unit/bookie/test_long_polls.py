@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import gc
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,7 +13,7 @@ from magnetar.errors import RemoteProtocolError
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.messages import V3, AddEntry, AnyResponse, ReadEntry, ReadResponse
+from magnetar.wire.bookkeeper.messages import V3, AddEntry, AnyResponse, ReadEntry, ReadResponse, WriteLac
 from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
 from tests.unit.bookie.one_node import metric, on_a_node
@@ -108,3 +111,47 @@ def test_the_polls_of_one_client_are_among_the_reads_that_it_may_have_waiting() 
         writer.close()
 
     on_a_node(test, bookie={"pending_reads_per_reader_max": 5})
+
+
+# --- what the LAC is after it was forgotten ---------------------------------------------------------------------------
+
+
+async def restarted(node: SimNode) -> None:
+    await node.stop()
+    await node.start()
+
+
+async def let_go(node: SimNode) -> None:
+    table = node.bookie.table
+    table.ledgers_max = 1
+    for ledger_id in (2, 3):
+        await table.load(ledger_id)
+    gc.collect()
+    assert table.find(1) is None
+
+
+@pytest.mark.parametrize("forget", [restarted, let_go])
+@pytest.mark.parametrize(
+    ("lac_of_entry", "explicit_lac", "late_lac"),
+    [(1, 2, None), (2, 1, None), (1, 2, 0), (2, None, 0)],
+    ids=["explicit", "of the last entry", "explicit, old entry comes late", "of the last entry, old one comes late"],
+)
+def test_a_long_poll_knows_the_greatest_lac_that_was_told_before_the_ledger_was_forgotten(
+    forget: Callable[[SimNode], Awaitable[None]], lac_of_entry: int, explicit_lac: int | None, late_lac: int | None
+) -> None:
+    async def test(node: SimNode) -> None:
+        writer = await Client.connect(node.bookie.port)
+        await add(writer, 2, lac_of_entry)
+        if explicit_lac is not None:
+            body = DIGEST.seal_lac(1, explicit_lac)
+            assert (await writer.ask(WriteLac(1, explicit_lac, KEY, body))).code is Code.EOK
+        await forget(node)
+        client = await Client.connect(node.bookie.port)
+        if late_lac is not None:
+            await add(client, 1, late_lac)
+        async with asyncio.timeout(1.0):
+            answer = await client.ask(dataclasses.replace(POLL, previous_lac=1))
+        assert isinstance(answer, ReadResponse)
+        assert (answer.code, answer.max_lac, answer.entry_id) == (Code.EOK, 2, 2)
+
+    on_a_node(test)
