@@ -205,6 +205,7 @@ class Bookie:
             self.reads,
             self.fencing,
             self.polls,
+            self.switch,
             self._usage,
             entropy.wall_ms,
         )

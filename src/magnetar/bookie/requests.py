@@ -19,6 +19,7 @@ from magnetar.bookie.connection import Connection
 from magnetar.bookie.fencing import Fencing
 from magnetar.bookie.ledgers import Ledger, LedgerTable
 from magnetar.bookie.long_poll import LongPolls
+from magnetar.bookie.read_only import ReadOnlySwitch
 from magnetar.bookie.reads import Reads
 from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
 from magnetar.runtime.disk import Buffer, DiskUsage
@@ -89,6 +90,7 @@ class Requests:
         reads: Reads,
         fencing: Fencing,
         polls: LongPolls,
+        switch: ReadOnlySwitch,
         usage: Callable[[], Awaitable[DiskUsage]],
         now_ms: Callable[[], int],
     ) -> None:
@@ -99,6 +101,7 @@ class Requests:
         self._reads = reads
         self._fencing = fencing
         self._polls = polls
+        self._switch = switch
         self._usage = usage
         self._now_ms = now_ms
         self.connections: dict[Connection, None] = {}
@@ -226,7 +229,7 @@ class Requests:
     async def _write_lac(self, _: Connection, request: WriteLac) -> AnyResponse:
         ledger = await self._table.load(request.ledger_id)
         await self._journal.wait_for_room()
-        code = ledger.check_key(request.master_key)
+        code = Code.EREADONLY if self._switch.is_read_only else ledger.check_key(request.master_key)
         if code is not Code.EOK:
             return failure(request, code)
         # One that was overtaken must not hide the greater. That is journaled again: it may not be durable yet.

@@ -292,7 +292,7 @@ class Story:
         return answer.code
 
     async def write_lac(self) -> None:
-        if not self.promises.writable:
+        if self.promises.is_read_only or not self.promises.writable:
             return
         ledger_id = self.random.choice(self.promises.writable)
         self.last_lac += self.random.randint(1, 10)  # A writer's LAC only grows.
