@@ -55,6 +55,12 @@ class Ledger:
         self.contexts: list[bytes] = []
         self.waiters: list[Callable[[], None]] = []
 
+    @property
+    def is_known(self) -> bool:
+        """Somebody wrote to it or fenced it here, and it was not deleted since. If not, entries may be here all the
+        same: of a deleted ledger that is being recovered."""
+        return self.flags.deleted_at_ms is None and (self.flags.master_key is not None or self.flags.fenced)
+
     def check_key(self, master_key: bytes) -> Code:
         """A ledger without a key takes any: the first one that comes becomes its own."""
         return Code.EOK if self.flags.master_key in (None, master_key) else Code.EUA

@@ -131,7 +131,7 @@ class Reads:
             if entry_id == LAST_ENTRY:
                 last = await self._storage.last_entry(ledger_id)
                 if last is None or (await self._table.load(ledger_id)).flags.limbo:  # The last one may be forgotten.
-                    return await self._not_found(ledger_id, entry_id, Code.ENOENTRY)
+                    return await self._not_found(ledger_id, entry_id, Code.ENOLEDGER)
                 entry_id = last
             body = await self._storage.get_entry(ledger_id, entry_id)
         except EntryMissingError:
@@ -154,8 +154,7 @@ class Reads:
             return Found(Code.EIO, entry_id)
         if ledger.flags.limbo:
             return Found(Code.EUNKNOWNLEDGERSTATE, entry_id)
-        is_known = ledger.flags.master_key is not None or ledger.flags.fenced
-        return Found(Code.ENOENTRY if is_known else code, entry_id)
+        return Found(Code.ENOENTRY if ledger.is_known else code, entry_id)
 
     # --- what is under way --------------------------------------------------------------------------------------------
 

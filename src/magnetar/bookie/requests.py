@@ -21,10 +21,9 @@ from magnetar.bookie.ledgers import Ledger, LedgerTable
 from magnetar.bookie.long_poll import LongPolls
 from magnetar.bookie.read_only import ReadOnlySwitch
 from magnetar.bookie.reads import Reads
-from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
+from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer, DiskUsage
 from magnetar.storage.journal_format import ExplicitLac, RecordKind, encode_explicit_lac
-from magnetar.storage.ledger_flags import NO_FLAGS
 from magnetar.wire.bookkeeper.availability import AvailabilityEncoder
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import (
@@ -64,6 +63,7 @@ class Storage(Protocol):
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, *, head_bytes: int
     ) -> Sequence[Buffer]: ...
     async def last_entry(self, ledger_id: int) -> int | None: ...
+    async def has_ledger(self, ledger_id: int) -> bool: ...
     def entry_pages(self, ledger_id: int) -> AsyncIterator[Sequence[int]]: ...
 
 
@@ -158,7 +158,7 @@ class Requests:
 
     async def _long_poll(self, connection: Connection, request: ReadEntry, previous_lac: int) -> AnyResponse:
         ledger = await self._table.load(request.ledger_id)
-        if ledger.flags == NO_FLAGS:
+        if not ledger.is_known and not await self._storage.has_ledger(request.ledger_id):
             return failure(request, Code.ENOLEDGER)
         if ledger.flags.limbo:
             return failure(request, Code.EUNKNOWNLEDGERSTATE)
@@ -220,7 +220,8 @@ class Requests:
         if ledger.flags.limbo:  # A greater LAC may have been promised.
             return failure(request, Code.EUNKNOWNLEDGERSTATE)
         if found.code is not Code.EOK and ledger.flags.explicit_lac is None:
-            return failure(request, found.code)
+            # Apache's bookie finds no entry in a ledger that it does not know, if it is asked for its LAC.
+            return failure(request, Code.ENOENTRY if found.code is Code.ENOLEDGER else found.code)
         body = found.body if found.code is Code.EOK else None
         return ReadLacResponse(
             Code.EOK, request.ledger_id, ledger.flags.explicit_lac, body, version=request.version, txn_id=request.txn_id
@@ -270,12 +271,13 @@ class Requests:
 
     async def _list_entries(self, connection: Connection, request: ListEntries) -> AnyResponse:
         found = AvailabilityEncoder()
-        try:
-            async with connection.turn_to_answer():
-                async for page in self._storage.entry_pages(request.ledger_id):
-                    found.add(page)
-        except (EntryMissingError, LedgerMissingError):
-            return failure(request, Code.ENOLEDGER)
+        is_here = False
+        async with connection.turn_to_answer():
+            async for page in self._storage.entry_pages(request.ledger_id):
+                found.add(page)
+                is_here = True
+            if not is_here and not await self._storage.has_ledger(request.ledger_id):
+                return failure(request, Code.ENOLEDGER)
         return ListEntriesResponse(
             Code.EOK, request.ledger_id, found.encoded(), version=request.version, txn_id=request.txn_id
         )
