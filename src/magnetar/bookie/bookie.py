@@ -338,14 +338,19 @@ class Bookie:
         self._server.close()
         for connection in list(self._requests.connections):
             connection.hold()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, MagnetarError):  # If it has failed, there is no answer.
             async with asyncio.timeout(_DRAIN_SECONDS_MAX):
-                while self.adds.in_progress and not self._failed.done():
-                    await self._records.write_nothing()
+                await self._unless_failed(self._answer_what_was_taken())
         for connection in list(self._requests.connections):
             connection.close()
         if not self._failed.done():
             await self.flush()
+
+    async def _answer_what_was_taken(self) -> None:
+        """Who waits for a LAC to move has no answer coming."""
+        while self.adds.in_progress:
+            await self._records.write_nothing()
+        await self.reads.wait_idle()
 
     async def aclose(self) -> None:
         tasks, self._tasks = self._tasks, []

@@ -66,6 +66,7 @@ class Reads:
         self.busy_gate = Gate()
         self._pending: dict[Connection, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._idle: asyncio.Future[None] | None = None  # If somebody waits for it.
 
     def on_run(self, connection: Connection, run: ReadRun) -> int:
         """How many were taken: all, or as many as filled the connection, which is held then."""
@@ -203,6 +204,14 @@ class Reads:
         self.in_progress -= count
         if self.in_progress <= self._limits.in_progress_max * _REOPEN_SHARE:
             self.busy_gate.open()
+        if self._idle is not None and not self.in_progress and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def wait_idle(self) -> None:
+        """Returns when nothing is in progress. For one at a time."""
+        if self.in_progress:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def on_closed(self, connection: Connection) -> None:
         self.busy_gate.forget(connection)

@@ -135,6 +135,9 @@ class _Transport(asyncio.Transport):
         if not self._is_over:
             self._peer._arrive(bytes(data))
 
+    def get_write_buffer_size(self) -> int:
+        return 0  # All of it is in the peer's queue.
+
     def pause_reading(self) -> None:
         self._is_paused = True
 
