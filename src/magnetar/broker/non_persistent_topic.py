@@ -2,11 +2,13 @@
 
 Answer:    a producer is answered at once, with 0:0 for a position, as Pulsar does; that says nothing about delivery.
 Turn:      what arrives in one turn of the loop is handed to the subscriptions together, in the next one.
+Trouble:   a subscription that fails keeps neither the others from the run, nor its producers from their answers.
 Read next: topic.py, dispatch/non_persistent.py
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -23,6 +25,8 @@ from magnetar.runtime.entropy import Entropy
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.pulsar.frames import Buffer
+
+log = logging.getLogger(__name__)
 
 _NOWHERE = Position(0, 0)
 
@@ -67,11 +71,19 @@ class NonPersistentTopic(Topic):
         self.entries_in += len(entries)
         self.last_published_s = run[-1][0][5]
         for subscription in list(self._by_name.values()):
-            subscription.publish(entries)
+            self._hand_to(subscription, entries)
         for publish, _ in run:
             messages, size = publish[0].on_persisted(*_NOWHERE, (publish,))
             self.messages_in += messages
             self.bytes_in += size
+
+    def _hand_to(self, subscription: NonPersistentSubscription, entries: Sequence[LogEntry]) -> None:
+        """What is not answered is counted as publish memory for ever, so that nobody could publish any more."""
+        try:
+            subscription.publish(entries)
+        except Exception:
+            extra = {"topic": str(self.name), "subscription": subscription.name, "entries": len(entries)}
+            log.exception("a subscription could not take messages", extra=extra)
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from magnetar.broker.pulsar.session import Session
 from magnetar.errors import DigestMismatchError, MagnetarError, NotAllowedError, RemoteProtocolError
 from magnetar.wire.pulsar.checksum import verify_checksum
 from magnetar.wire.pulsar.encode import encode_send_error
-from magnetar.wire.pulsar.entry import metadata_of
+from magnetar.wire.pulsar.entry import has_broker_header, metadata_of
 from magnetar.wire.pulsar.frames import Buffer
 from magnetar.wire.pulsar.hot_path import Send, SendRun
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandSend, MessageMetadata
@@ -88,6 +88,8 @@ def handle_one(session: Session, send: CommandSend, body: Buffer) -> bool:
 def _require_publishable(send: CommandSend, body: Buffer) -> None:
     if not verify_checksum(body):
         raise DigestMismatchError("the message is not what its checksum says: it was damaged on its way")
+    if has_broker_header(body):
+        raise NotAllowedError("the message begins like a broker's own header, which only brokers write")
     if send.txnid_most_bits or send.txnid_least_bits:
         raise NotAllowedError(_NO_TRANSACTIONS)
     if send.HasField("message_id"):

@@ -78,6 +78,11 @@ def messages_in(metadata: MessageMetadata) -> int:
     return max(1, metadata.num_messages_in_batch)
 
 
+def has_broker_header(data: Buffer) -> bool:
+    """Or a part of one. What a producer sends has none: it would be taken for the broker's."""
+    return len(data) >= _MAGIC.size and _MAGIC.unpack_from(data)[0] == BROKER_ENTRY_MAGIC
+
+
 def body_offset_of(data: Buffer) -> int:
     """`EntryHead.body_offset` alone, without reading any metadata."""
     if len(data) < _BROKER_HEADER.size:

@@ -485,6 +485,23 @@ async def test_a_non_persistent_topic_hands_on_what_a_consumer_can_take_and_drop
     assert await receive(talker, 1) == [b"c"]
 
 
+async def test_a_non_persistent_subscription_that_fails_keeps_nobody_else_from_a_message(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "non-persistent://public/default/t"
+    failing, other = await world.talker(), await world.talker()
+    for number, each in enumerate((failing, other)):
+        await each.subscribe(name, f"s{number}")
+        each.flow(10)
+    (handle,) = world.broker.front_end.sessions[0].consumers.values()
+    monkeypatch.setattr(handle, "deliver", lambda _: 1 // 0)
+    await other.producer(name)
+    await other.published(1, 0, b"a")
+    assert await receive(other, 1) == [b"a"]
+    assert world.broker.front_end.memory.used_bytes == 0
+    assert "a subscription could not take messages" in caplog.text
+
+
 async def test_a_client_that_does_not_read_stops_its_deliveries_and_nobody_elses(world: BrokerWorld) -> None:
     talker = await world.talker()
     await talker.producer("t", 99)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.pulsar import PulsarConfig
@@ -180,6 +182,23 @@ async def test_a_damaged_message_is_a_checksum_error_and_the_next_one_is_taken(w
     failed = (await talker.answer(BaseCommand.SEND_ERROR)).send_error
     assert (failed.sequence_id, failed.error) == (0, ServerError.ChecksumError)
     assert (await talker.answer(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id == 1
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_a_message_that_begins_like_a_brokers_header_is_not_allowed_and_the_next_one_is_taken(
+    world: BrokerWorld, domain: str
+) -> None:
+    name = f"{domain}://public/default/t"
+    talker = await world.talker()
+    await talker.producer(name)
+    await talker.subscribe(name)
+    talker.flow(10)
+    talker.publish(1, 0, b"", raw=b"\x0e\x02\xff\xff\xff\xff" + bytes(100))
+    assert (await talker.answer(BaseCommand.SEND_ERROR)).send_error.error == ServerError.NotAllowedError
+    await talker.published(1, 1, b"next")
+    _, body = await talker.message()
+    assert body.endswith(b"next")
+    assert world.broker.front_end.memory.used_bytes == 0
 
 
 async def test_a_message_of_a_transaction_or_with_a_given_id_is_not_allowed(world: BrokerWorld) -> None:
