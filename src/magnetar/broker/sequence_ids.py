@@ -17,6 +17,7 @@ from typing import Final
 
 from magnetar.errors import NotAllowedError
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 SEQUENCE_ID_MAX: Final = 2**63 - 1
 
@@ -95,7 +96,8 @@ class SequenceIds:
             return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
             return
-        highest, producer = _highest_of(metadata.sequence_id, metadata.highest_sequence_id), metadata.producer_name
+        highest = _highest_of(metadata.sequence_id, metadata.highest_sequence_id)
+        producer = text_of(metadata.producer_name)  # A name that is no text could not be stored in a snapshot.
         if highest > self.persisted.get(producer, -1):
             self.persisted[producer] = highest
             self._pushed[producer] = max(self._pushed.get(producer, -1), highest)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from magnetar.broker.sequence_ids import SequenceIds, Verdict
 from magnetar.errors import NotAllowedError
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+from tests.unit.wire.pulsar.samples import spoiled
 
 
 def judge(ids: SequenceIds, sequence_id: int, highest: int = 0, *, counts: bool = True) -> Verdict:
@@ -89,6 +90,13 @@ def test_sequence_ids_in_the_log_that_nobody_judged_are_read_as_java_reads_them(
         )
         ids.on_persisted("q", sequence_id, highest)
     assert ids.persisted == {"p": 4, "q": 4}
+
+
+def test_a_name_in_the_log_that_is_not_utf_8_is_text_that_a_snapshot_can_hold() -> None:
+    ids = SequenceIds()
+    metadata = MessageMetadata(producer_name="KKKK", sequence_id=3, publish_time=1)
+    ids.replay(MessageMetadata.FromString(spoiled(metadata.SerializeToString())))
+    assert ids.persisted == {"\ufffd\ufffd\ufffdk": 3}
 
 
 def test_producers_do_not_know_of_one_another() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import struct
 from functools import lru_cache
 from typing import Final
@@ -13,6 +12,7 @@ from google.protobuf.message import DecodeError
 from magnetar.broker.dispatch.scan import metadata_bounds
 from magnetar.topic.log_entry import LogEntry
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 RANGE_SIZE: Final = 2**16
 """Key hashes are within 0 to 65,535."""
@@ -53,12 +53,12 @@ def key_of(metadata: MessageMetadata) -> bytes:
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
         if not metadata.partition_key_b64_encoded:
-            return metadata.partition_key.encode()
+            return text_of(metadata.partition_key).encode()
         try:
             return base64.b64decode(metadata.partition_key, validate=True)
-        except binascii.Error:
+        except ValueError:  # Not base64; or not even ASCII, which is an error of its own.
             return _NO_KEY
-    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    return f"{text_of(metadata.producer_name)}-{metadata.sequence_id}".encode()
 
 
 def hash_of_entry(entry: LogEntry, first: int = 0) -> int:

@@ -16,6 +16,7 @@ from magnetar.errors import MalformedEntryError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 # Tags of deliver_at_time (19), marker_type (20), txnid_least_bits (22), txnid_most_bits (23), uuid (26).
 _SPECIAL_TAGS = re.compile(rb"[\x98\xa0\xb0\xb8\xd2]\x01").search
@@ -94,6 +95,6 @@ def _special_of(metadata: MessageMetadata) -> Special | None:
     return Special(
         is_transactional=is_transactional,
         deliver_at_ms=max(0, deliver_at_ms),
-        uuid=metadata.uuid if is_chunk else "",
+        uuid=text_of(metadata.uuid) if is_chunk else "",
         is_last_chunk=is_chunk and metadata.chunk_id == metadata.num_chunks_from_msg - 1,
     )

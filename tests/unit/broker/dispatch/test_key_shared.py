@@ -11,8 +11,11 @@ from magnetar.broker.consumer import Consumer, KeySharedMode, KeySharedSettings
 from magnetar.broker.dispatch.hashing import hash_of_entry, key_hash
 from magnetar.broker.dispatch.selectors import RingSelector, Selector, SplitSelector, StickySelector
 from magnetar.errors import ConsumerAssignError, SubscriptionTypeError
+from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.position import Position
 from tests.unit.bookie.virtual_loop import run
-from tests.unit.broker.dispatch.world import KEY_SHARED, Inbox, World, settle
+from tests.unit.broker.dispatch.world import KEY_SHARED, Inbox, World, message, settle
+from tests.unit.wire.pulsar.samples import spoiled
 
 STICKY = KeySharedMode.STICKY
 KEYS = "abcdefghijklmnopqrstuvwxyz"
@@ -34,6 +37,26 @@ def test_a_key_stays_with_one_consumer_and_in_order() -> None:
         assert all(consumer.ids == sorted(consumer.ids) for consumer in consumers)
 
     run(scene())
+
+
+@pytest.mark.parametrize("is_base64", [False, True])
+def test_a_key_that_is_not_utf_8_has_one_consumer_too_and_holds_nobody_up(is_base64: bool) -> None:
+    async def scene() -> None:
+        world = World()
+        consumers = [world.connect(name, KEY_SHARED) for name in ("one", "two", "three")]
+        for index in range(2):
+            world.topic.append(spoiled(message(index, key="KKKK", partition_key_b64_encoded=is_base64)))
+        world.publish_keys(KEYS)
+        await settle()
+        assert sorted(each for consumer in consumers for each in consumer.ids) == list(range(28))
+        assert any(consumer.ids[:2] == [0, 1] for consumer in consumers)
+
+    run(scene())
+
+
+def test_a_key_in_base64_that_is_not_even_ascii_has_a_hash() -> None:
+    entry = LogEntry(Position(1, 0), message(0, key="é", partition_key_b64_encoded=True))
+    assert hash_of_entry(entry) == key_hash(b"NONE_KEY")
 
 
 def test_a_key_moves_to_a_new_consumer_only_when_the_old_one_has_acknowledged_it() -> None:

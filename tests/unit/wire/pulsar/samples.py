@@ -27,3 +27,9 @@ def send_frame(body: bytes | None = None, **fields: object) -> bytes:
     send = CommandSend(**{"producer_id": 3, "sequence_id": 300_000, **fields})  # type: ignore[arg-type]
     body = headers_and_payload() if body is None else body
     return encode_command_head(BaseCommand(type=BaseCommand.SEND, send=send), len(body)) + body
+
+
+def spoiled(data: bytes) -> bytes:
+    """The same with bytes that are not UTF-8 in the place of each KKKK: protobuf takes them for a string all the same."""
+    assert b"KKKK" in data
+    return data.replace(b"KKKK", b"\xff\xfe\x80k")
