@@ -32,7 +32,8 @@ from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.pulsar.batch import messages_of_batch
 from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.compression import decompress
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMetadata
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 if TYPE_CHECKING:
     from magnetar.broker.service import BrokerService
@@ -173,12 +174,16 @@ def _events_in(entry: LogEntry, partition: int) -> Iterator[IncomingEvent]:
     if not metadata.HasField("num_messages_in_batch"):
         if metadata.HasField("partition_key"):
             is_deletion = metadata.null_value or not payload
-            yield IncomingEvent(metadata.partition_key, None if is_deletion else bytes(payload), version, position)
+            yield IncomingEvent(_key(metadata), None if is_deletion else bytes(payload), version, position)
         return
     for single, content in messages_of_batch(payload, metadata.num_messages_in_batch):
         if single.HasField("partition_key"):
             is_deletion = single.null_value or not content
-            yield IncomingEvent(single.partition_key, None if is_deletion else bytes(content), version, position)
+            yield IncomingEvent(_key(single), None if is_deletion else bytes(content), version, position)
+
+
+def _key(metadata: MessageMetadata | SingleMessageMetadata) -> str:
+    return text_of(metadata.partition_key)
 
 
 class _Writer:

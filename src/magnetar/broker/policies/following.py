@@ -164,6 +164,11 @@ class NamespaceFollower:
         except (MalformedEntryError, InvalidSchemaError) as error:  # It would be so for ever: the others still count.
             log.error("an event cannot be read", extra={"namespace": str(self.name), "why": str(error)})
             change, version = None, None
+        except MagnetarError:
+            raise  # Not of the event: all is read again.
+        except Exception:  # Clients may publish here, too: whatever they bring, topics of the namespace are loaded.
+            log.exception("an event cannot be read", extra={"namespace": str(self.name)})
+            change, version = None, None
         if change is not None and documents is not None:
             documents.apply(change, version)
         elif change is not None:

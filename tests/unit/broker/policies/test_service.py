@@ -12,6 +12,7 @@ from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.event_schema import event_schema
 from magnetar.broker.policies.events import encode_event, event_key
 from magnetar.broker.policies.events_topic import IncomingEvent
+from magnetar.broker.schemas.avro.encoder import encode_value
 from magnetar.broker.schemas.avro.parser import parse_schema
 from magnetar.broker.schemas.data import SchemaData, SchemaType, version_to_bytes
 from magnetar.broker.schemas.strategy import CompatibilityStrategy
@@ -310,6 +311,23 @@ async def test_event_that_cannot_be_read_does_not_hide_the_others() -> None:
         topic.events.append(IncomingEvent("no/topic", None, None, (0, 1, 2)))
         topic.events.append(IncomingEvent("x", b"\xff", b"\1", (0, 1, 3)))
         topic.tell()
+        await world.policies.update_topic(TOPIC, set_ttl(2))
+        assert world.policies.effective(TOPIC).message_ttl_s == 2
+
+
+async def test_event_of_a_schema_that_is_nothing_like_ours_does_not_hide_the_others() -> None:
+    policies = {"type": "record", "name": "P", "fields": [{"name": "policies", "type": "string"}]}
+    fields = [{"name": name, "type": "string"} for name in ("actionType", "eventType")]
+    odd = {"type": "record", "name": "E", "fields": [*fields, {"name": "topicPoliciesEvent", "type": policies}]}
+    event = {"actionType": "UPDATE", "eventType": "TOPIC_POLICY", "topicPoliciesEvent": {"policies": "no document"}}
+    async with policy_world() as world:
+        registry = registry_on(world.resources.store, world.ledgers, world.resources.cache)
+        schema = SchemaData(SchemaType.AVRO, json.dumps(odd).encode())
+        theirs = await registry.add(EVENTS.schema_name, schema, CompatibilityStrategy.ALWAYS_COMPATIBLE)
+        await world.resources.topics.create_if_absent(EVENTS)
+        payload = encode_value(parse_schema(schema.data), event)
+        topic = world.events.topic(NAMESPACE)
+        topic.events.append(IncomingEvent("x", payload, version_to_bytes(theirs.version), (0, 1, 0)))
         await world.policies.update_topic(TOPIC, set_ttl(2))
         assert world.policies.effective(TOPIC).message_ttl_s == 2
 
