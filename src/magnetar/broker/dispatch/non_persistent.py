@@ -84,7 +84,11 @@ class NonPersistentSubscription:
         self._ring.add(consumer)
         self.consumers.append(consumer)
         consumer.is_connected = True
-        self._choose(consumer)
+        try:
+            self._choose(consumer)
+        except BaseException:
+            self.remove_consumer(consumer)  # Nobody else would: who adds it takes it for one that was not added.
+            raise
 
     def _check(self, consumer: Consumer) -> None:
         if not self.consumers:

@@ -49,7 +49,12 @@ class SingleActiveDispatcher(Dispatcher):
             )
         self._check_room()
         self.consumers.append(consumer)
-        if not self._choose() and self.type is SubscriptionType.FAILOVER:
+        try:
+            is_another_active = self._choose()
+        except BaseException:
+            self.consumers.remove(consumer)  # Nobody else would: who adds it takes it for one that was not added.
+            raise
+        if not is_another_active and self.type is SubscriptionType.FAILOVER:
             self._tell(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:

@@ -3,7 +3,7 @@
 Format:    total_size u32 | command_size u32 | BaseCommand | [headers_and_payload]      (big-endian)
            total_size counts all that follows it. What stands behind the command is opaque here: entry.py.
 Invariant: a size beyond the limit is refused as soon as it is read, so a peer cannot make us wait for, or keep, more
-           than one frame of the limit; and a command is complete: every required field is there.
+           than one frame of the limit; and a command is complete: every required field is there. Its strings are text.
 Regions:   functions take a buffer and the region `start` to `end` of it that holds received bytes; what they return
            are positions in the same buffer. What is left after the last whole frame is moved to the front, or the
            buffer grows to `frame_end`, by whoever owns the buffer.
@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from magnetar.errors import RemoteProtocolError
 from magnetar.wire.pulsar.limits import FRAME_BYTES_MAX
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
+from magnetar.wire.pulsar.text import field_that_is_no_text, has_strings
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -32,6 +33,11 @@ _parse = BaseCommand.FromString
 _FIELD_OF_TYPE = {
     number: field.name for field in BaseCommand.DESCRIPTOR.fields if (number := field.number) != 1
 }  # A command's type has the number of the field that holds it.
+_WITH_TEXT = frozenset(
+    field.number
+    for field in BaseCommand.DESCRIPTOR.fields
+    if field.message_type is not None and has_strings(field.message_type)
+) - {BaseCommand.ACK}  # Of which there are many, and whose strings nobody reads.
 
 
 class Frame(NamedTuple):
@@ -88,6 +94,8 @@ def decode_command(data: Buffer) -> BaseCommand:
         raise RemoteProtocolError(f"a command of unknown type, or without a required field: {missing}")
     if not command.HasField(_FIELD_OF_TYPE[command.type]):
         raise RemoteProtocolError(f"a command of type {command.type} without its field")
+    if command.type in _WITH_TEXT and (field := field_that_is_no_text(command)) is not None:
+        raise RemoteProtocolError(f"a command of type {command.type} whose {field} is not UTF-8")
     return command
 
 

@@ -105,3 +105,16 @@ def test_failover_and_exclusive_have_one_active_consumer() -> None:
             exclusive.connect("b", EXCLUSIVE)
 
     run(scene())
+
+
+def test_a_consumer_that_cannot_be_chosen_among_the_others_is_not_added() -> None:
+    async def scene() -> None:
+        world = Scene()
+        first, sink = world.connect("first", FAILOVER)
+        with pytest.raises(TypeError):
+            world.connect(b"no text", FAILOVER)  # type: ignore[arg-type]
+        assert world.subscription.consumers == [first]
+        world.publish(1)
+        assert sink.ids == [0]
+
+    run(scene())

@@ -175,6 +175,21 @@ def test_the_first_consumer_does_not_wait_and_the_next_one_does() -> None:
     run(scene())
 
 
+def test_a_consumer_that_cannot_be_chosen_among_the_others_is_not_added() -> None:
+    async def scene() -> None:
+        world = World()
+        first = world.connect("first", FAILOVER)
+        with pytest.raises(TypeError):
+            world.connect(b"no text", FAILOVER)  # type: ignore[arg-type]
+        assert world.subscription.consumers == [first.consumer]
+        second = world.connect("second", FAILOVER)
+        first.close()
+        second.close()
+        assert not world.subscription.consumers
+
+    run(scene())
+
+
 def test_a_consumer_of_higher_priority_takes_over() -> None:
     async def scene() -> None:
         world = World(partition=3, failover_delay_ms=0)

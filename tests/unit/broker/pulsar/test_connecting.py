@@ -6,9 +6,10 @@ import pytest
 
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.testing.waiting import until
-from magnetar.wire.pulsar.encode import PING
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, ServerError
+from magnetar.wire.pulsar.encode import PING, encode_command
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world
+from tests.unit.wire.pulsar.samples import spoiled
 
 
 async def test_the_handshake_answers_with_the_lower_version_the_message_size_and_what_the_broker_can(
@@ -67,6 +68,22 @@ async def test_hostile_bytes_end_their_own_connection_and_no_other(world: Broker
     bad.write(hostile)
     await bad.wait_closed()
     assert (await good.producer("t")).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_name_that_is_not_utf_8_ends_its_own_connection_and_leaves_nothing_behind(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    innocent, hostile = await world.talker(), await world.talker()
+    subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request = subscribe.subscribe
+    request.topic, request.subscription, request.subType = "t", "s", CommandSubscribe.Failover
+    request.consumer_id, request.request_id, request.consumer_name = 1, 5, "KKKK"
+    hostile.write(spoiled(encode_command(subscribe)))
+    await hostile.wait_closed()
+    assert (await innocent.subscribe("t", kind=CommandSubscribe.Failover)).type == BaseCommand.SUCCESS
+    assert len((await world.topic("t")).subscriptions["s"].consumers) == 1
+    assert "the client broke the protocol" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_frames_that_arrive_byte_by_byte_are_understood(world: BrokerWorld) -> None:

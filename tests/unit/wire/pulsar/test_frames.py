@@ -10,7 +10,7 @@ from magnetar.errors import RemoteProtocolError
 from magnetar.wire.pulsar.encode import PING, encode_command, encode_command_head
 from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe
-from tests.unit.wire.pulsar.samples import golden, send_frame
+from tests.unit.wire.pulsar.samples import golden, send_frame, spoiled
 
 FRAMES = [(name, frame) for name, frames in golden().items() for frame in frames]
 DECODER = FrameDecoder()
@@ -83,3 +83,27 @@ def test_commands_of_every_type_name_their_own_field() -> None:
     command = BaseCommand(type=BaseCommand.PONG)
     command.pong.SetInParent()
     assert _decode(encode_command(command)) == [command]
+
+
+def test_a_command_with_a_string_that_is_not_utf_8_is_refused() -> None:
+    subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request = subscribe.subscribe
+    request.topic, request.subscription, request.subType = "t", "s", CommandSubscribe.Failover
+    request.consumer_id = request.request_id = 1
+    request.metadata.add(key="a", value="text")
+    assert _decode(encode_command(subscribe)) == [subscribe]
+    request.consumer_name = "KKKK"
+    with pytest.raises(RemoteProtocolError, match="consumer_name is not UTF-8"):
+        _decode(spoiled(encode_command(subscribe)))
+    request.consumer_name = "c"
+    request.metadata.add(key="b", value="KKKK")
+    with pytest.raises(RemoteProtocolError, match="value is not UTF-8"):
+        _decode(spoiled(encode_command(subscribe)))
+
+
+def test_a_list_of_names_one_of_which_is_not_utf_8_is_refused() -> None:
+    answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    answer.getTopicsOfNamespaceResponse.request_id = 1
+    answer.getTopicsOfNamespaceResponse.topics.extend(["t", "KKKK"])
+    with pytest.raises(RemoteProtocolError, match="topics is not UTF-8"):
+        _decode(spoiled(encode_command(answer)))
