@@ -17,6 +17,7 @@ from magnetar.errors import MalformedEntryError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.wire.pulsar.compression import decompress
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 _PAYLOAD_BYTES_MAX = 128 * 2**20
 _TIMES = (("publish_time", "publish-time"), ("event_time", "event-time"), ("deliver_at_time", "deliver-at-time"))
@@ -57,7 +58,7 @@ def message_reply(entry: LogEntry) -> Reply:
 
 def _headers(entry: LogEntry, metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
     yield "Message-ID", f"{entry.position.ledger_id}:{entry.position.entry_id}"
-    yield "PROPERTY", json.dumps({each.key: each.value for each in metadata.properties})
+    yield "PROPERTY", json.dumps({text_of(each.key): text_of(each.value) for each in metadata.properties})
     yield from _broker_headers(entry)
     yield from _composition(entry, metadata)
     yield "Is-Encrypted", bool(metadata.encryption_keys)
@@ -87,7 +88,7 @@ def _composition(entry: LogEntry, metadata: MessageMetadata) -> Iterator[tuple[s
 
 
 def _same(value: Any) -> Any:
-    return value
+    return text_of(value) if isinstance(value, bytes) else value
 
 
 def _base64(value: bytes) -> str:

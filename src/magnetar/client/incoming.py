@@ -19,6 +19,7 @@ from magnetar.wire.pulsar.checksum import verify_checksum
 from magnetar.wire.pulsar.compression import decompress
 from magnetar.wire.pulsar.entry import EntryHead, parse_entry
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandMessage, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 INCOMPLETE_MAX: Final = 10  # Messages of which some chunks are missing.
 _CHUNKED_BYTES_MAX: Final = 1 << 30
@@ -53,8 +54,8 @@ def _message(topic: str, message_id: MessageId, command: CommandMessage, head: E
         payload=payload,
         key=_key(metadata),
         ordering_key=metadata.ordering_key,
-        properties={pair.key: pair.value for pair in metadata.properties},
-        producer_name=metadata.producer_name,
+        properties=_properties(metadata),
+        producer_name=text_of(metadata.producer_name),
         sequence_id=metadata.sequence_id,
         publish_ms=metadata.publish_time,
         event_ms=metadata.event_time,
@@ -80,8 +81,8 @@ def _messages_of_batch(
                 payload=bytes(body),
                 key=_key(single),
                 ordering_key=single.ordering_key,
-                properties={pair.key: pair.value for pair in single.properties},
-                producer_name=metadata.producer_name,
+                properties=_properties(single),
+                producer_name=text_of(metadata.producer_name),
                 sequence_id=single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index,
                 publish_ms=metadata.publish_time,
                 event_ms=single.event_time,
@@ -95,7 +96,11 @@ def _messages_of_batch(
 
 def _key(metadata: MessageMetadata | SingleMessageMetadata) -> str | None:
     has_key = metadata.HasField("partition_key") and not metadata.null_partition_key
-    return metadata.partition_key if has_key else None
+    return text_of(metadata.partition_key) if has_key else None
+
+
+def _properties(metadata: MessageMetadata | SingleMessageMetadata) -> dict[str, str]:
+    return {text_of(pair.key): text_of(pair.value) for pair in metadata.properties}
 
 
 def _bits(words: Iterable[int]) -> int:

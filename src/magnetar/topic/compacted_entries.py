@@ -5,6 +5,7 @@ Stored:    an entry of a compacted ledger is id_size i32 | MessageIdData | size 
 Batches:   messages of a batch keep their places: one that is not kept becomes an empty one, marked `compacted_out`, and
            the entry's metadata lists those that are left. Payload compression stays what it was.
 Deleted:   a message with a key and without a payload deletes the key.
+Text:      keys that are not UTF-8 are the same if they are the same text, with replacement characters, as in Apache's.
 Unread:    an encrypted batch is one message with its own key, if it has one; markers are dropped.
 """
 
@@ -24,6 +25,7 @@ from magnetar.wire.pulsar.batch import BatchedMessage, encode_batched_message, m
 from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.compression import compress, decompress
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 NO_BATCH: Final = -1
 _SIZE = struct.Struct(">i")
@@ -89,11 +91,9 @@ def keys_of(entry: LogEntry) -> list[MessageKey]:
     """Of all its messages, but those that an earlier compaction has taken out."""
     metadata = entry.head.metadata
     if not is_readable_batch(metadata):
-        return [
-            MessageKey(NO_BATCH, metadata.partition_key if metadata.HasField("partition_key") else None, _size(entry))
-        ]
+        return [MessageKey(NO_BATCH, _key(metadata), _size(entry))]
     return [
-        MessageKey(index, _key(message), message.metadata.payload_size)
+        MessageKey(index, _key(message.metadata), message.metadata.payload_size)
         for index, message in enumerate(_messages(entry))
         if not message.metadata.compacted_out
     ]
@@ -108,8 +108,8 @@ def _size(entry: LogEntry) -> int:
     return len(entry.data) - head.payload_offset
 
 
-def _key(message: BatchedMessage) -> str | None:
-    return message.metadata.partition_key if message.metadata.HasField("partition_key") else None
+def _key(metadata: MessageMetadata | SingleMessageMetadata) -> str | None:
+    return text_of(metadata.partition_key) if metadata.HasField("partition_key") else None
 
 
 def _messages(entry: LogEntry) -> list[BatchedMessage]:
@@ -128,7 +128,7 @@ def filtered_batch(entry: LogEntry, is_kept: Callable[[int, str | None], bool]) 
     kept: list[int] = []
     parts: list[bytes] = []
     for index, message in enumerate(_messages(entry)):
-        if not message.metadata.compacted_out and is_kept(index, _key(message)):
+        if not message.metadata.compacted_out and is_kept(index, _key(message.metadata)):
             kept.append(index)
             parts.append(encode_batched_message(message.metadata, message.payload))
         else:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from magnetar.broker.names import TopicName
+from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 from tests.unit.admin.admin_world import TOPIC, V2, AdminWorld, admin_world
 from tests.unit.broker.pulsar.broker_world import batch, message
+from tests.unit.wire.pulsar.samples import spoiled
 
 SUB = f"{TOPIC}/subscription/s"
 EARLIEST = {"ledgerId": -1, "entryId": -1}
@@ -128,6 +132,20 @@ async def test_a_message_is_peeked_with_all_that_is_known_of_it() -> None:
         assert answer.headers["X-Pulsar-Broker-Entry-METADATA-index"] == "0"
         same = await world.get(f"{TOPIC}/ledger/{at.ledgerId}/entry/{at.entryId}")
         assert same.body == b"payload"
+
+
+async def test_a_message_whose_names_are_not_utf_8_is_peeked_all_the_same() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", SUB, EARLIEST)
+        talker = await world.talker()
+        await talker.producer("t")
+        metadata = MessageMetadata(producer_name="KKKK", sequence_id=0, publish_time=1, partition_key="KKKK")
+        metadata.properties.add(key="KKKK", value="KKKK")
+        await talker.published(1, 0, b"", raw=with_checksum(spoiled(metadata.SerializeToString()), b"payload"))
+        answer = await world.get(f"{SUB}/position/1")
+        assert answer.body == b"payload"
+        assert answer.headers["X-Pulsar-partition-key"] == answer.headers["X-Pulsar-producer-name"] == "???k"
+        assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"\ufffd\ufffd\ufffdk": "\ufffd\ufffd\ufffdk"}
 
 
 async def test_messages_are_found_by_place_time_and_index() -> None:

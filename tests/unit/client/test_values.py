@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from magnetar.client import EARLIEST, LATEST, Message, MessageId
 from magnetar.client.ack_state import AckState, words_of
+from magnetar.client.incoming import open_entry
 from magnetar.client.message import before, id_from_wire
 from magnetar.client.topics import full_name, java_hash, partition_name, partition_of
 from magnetar.runtime.backoff import Backoff
+from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandMessage, MessageIdData, MessageMetadata
+from tests.unit.wire.pulsar.samples import spoiled
 
 IDS = st.builds(
     MessageId,
@@ -117,3 +121,13 @@ def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
         assert most / 2 <= pause <= most
     backoff.reset()
     assert backoff.next_s() <= 1.0
+
+
+def test_what_is_said_about_a_message_is_text_also_where_it_is_not_utf_8() -> None:
+    metadata = MessageMetadata(producer_name="KKKK", sequence_id=0, publish_time=1, partition_key="KKKK")
+    metadata.properties.add(key="KKKK", value="KKKK")
+    body = with_checksum(spoiled(metadata.SerializeToString()), b"payload")
+    command = CommandMessage(consumer_id=1, message_id=MessageIdData(ledgerId=7, entryId=8))
+    (message,) = open_entry("t", -1, command, body)
+    name = "\ufffd\ufffd\ufffdk"
+    assert (message.key, message.producer_name, message.properties) == (name, name, {name: name})

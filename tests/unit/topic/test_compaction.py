@@ -20,6 +20,7 @@ from magnetar.wire.pulsar.checksum import verify_checksum, with_checksum
 from magnetar.wire.pulsar.compression import compress, decompress
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZLIB, MessageIdData, MessageMetadata, SingleMessageMetadata
 from tests.unit.topic.log_world import Heard, LogWorld, drop_tail, log_world, message, text_of
+from tests.unit.wire.pulsar.samples import spoiled
 
 NAME = "persistent://public/default/orders"
 
@@ -115,6 +116,17 @@ async def test_only_the_last_message_of_each_key_is_left_in_the_order_of_the_top
         assert await topic.pairs() == [("a", "3"), ("c", "4"), ("b", "5")]
         assert [entry.position for entry in await topic.view()] == [topic.heard.positions[at] for at in (2, 3, 4)]
         assert (result.entries_read, result.entries_written, result.keys) == (5, 3, 3)
+
+
+async def test_keys_that_are_not_utf_8_are_compacted_as_any_other() -> None:
+    async with log_world() as world:
+        topic = await compacting(world)
+        alone, in_batch, last = keyed("KKKK", "1"), batch(("KKKK", "2"), ("b", "3")), keyed("KKKK", "4")
+        await topic.publish(*map(spoiled, (alone, in_batch, last)))
+        result = await topic.compaction.run(topic.cursor)
+        found = [(key.key, key.size) for entry in await topic.view() for key in keys_of(entry)]
+        assert found == [("b", 1), ("\ufffd\ufffd\ufffdk", 1)]
+        assert result.keys == 2
 
 
 async def test_view_goes_on_with_the_topic_behind_what_is_compacted() -> None:

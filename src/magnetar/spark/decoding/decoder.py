@@ -29,6 +29,7 @@ from magnetar.wire.pulsar.compression import decompress
 from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry, verify_checksum
 from magnetar.wire.pulsar.frames import Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, MessageMetadata
+from magnetar.wire.pulsar.text import text_of
 
 _PAYLOAD_BYTES_MAX: Final = 128 * 2**20
 """Of an entry when decompressed: brokers limit what is sent, not what comes out of it."""
@@ -114,7 +115,7 @@ class EntryDecoder:
             low if is_batch else -1,
             first_index + low,
             metadata.publish_time,
-            metadata.producer_name,
+            text_of(metadata.producer_name),
             metadata.sequence_id,
             metadata.schema_version,
         )

@@ -16,6 +16,7 @@ from magnetar.spark.decoding.rows import Part, Rows, Spans
 from magnetar.spark.decoding.spans import Bytes, Ints
 from magnetar.wire.pulsar.frames import SIZE_BYTES, Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.text import text_of
 from magnetar.wire.pulsar.varints import varint
 
 _PLAIN_HEAD = bytes(SIZE_BYTES) + b"\x18\x00\x40"  # A payload's size, and the tag of a sequence id.
@@ -94,7 +95,7 @@ def _single_head(metadata: MessageMetadata) -> bytes:
         return _PLAIN_HEAD + varint(metadata.sequence_id)
     head = SingleMessageMetadata(payload_size=0, sequence_id=metadata.sequence_id)
     if metadata.HasField("partition_key"):
-        head.partition_key = metadata.partition_key
+        head.partition_key = text_of(metadata.partition_key)
         head.partition_key_b64_encoded = metadata.partition_key_b64_encoded
     if metadata.properties:
         head.properties.extend(metadata.properties)

@@ -17,6 +17,7 @@ from magnetar.spark.decoding.fields import SPAN, ParsedFields, Table, parse_fiel
 from magnetar.spark.decoding.headers import Settled
 from magnetar.spark.decoding.spans import Flags, Ints, slices
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import KeyValue
+from magnetar.wire.pulsar.text import text_of
 
 _COMPARED_MAX: Final = 100
 _TABLE: Final[Table] = {0x0A: ("name", SPAN), 0x12: ("text", SPAN)}
@@ -63,7 +64,8 @@ def _all(pairs: ParsedFields, name: str) -> bool:
 def _parsed_slowly(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
     data = settled.rows.headers.data
     pairs = [KeyValue.FromString(data[a:b].tobytes()) for a, b in zip(start.tolist(), end.tolist(), strict=True)]
-    return pa.array([pair.key for pair in pairs], pa.string()), pa.array([pair.value for pair in pairs], pa.string())
+    names, texts = [text_of(pair.key) for pair in pairs], [text_of(pair.value) for pair in pairs]
+    return pa.array(names, pa.string()), pa.array(texts, pa.string())
 
 
 def _strings(found: pa.BinaryArray) -> pa.StringArray:

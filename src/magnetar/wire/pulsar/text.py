@@ -8,9 +8,11 @@ Metadata:  of messages, which the broker does not look into when it takes them: 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, TypeAlias
 
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+
+_Descriptor: TypeAlias = Any  # The stubs have two classes that are the same.
 
 
 def text_of(value: str | bytes) -> str:
@@ -18,7 +20,7 @@ def text_of(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
-def has_strings(kind: Descriptor, above: tuple[Descriptor, ...] = ()) -> bool:
+def has_strings(kind: _Descriptor, above: tuple[_Descriptor, ...] = ()) -> bool:
     """Whether messages of this kind may have a string, somewhere within."""
     inner = [field.message_type for field in kind.fields if field.message_type is not None]
     within = (*above, kind)
@@ -40,6 +42,6 @@ def field_that_is_no_text(message: Message) -> str | None:
     return None
 
 
-def _each(value: object) -> Iterable[object]:
+def _each(value: Any) -> Iterable[Any]:
     """Of a repeated field all of its values, else the one."""
     return (value,) if isinstance(value, str | bytes | Message) else value

@@ -8,7 +8,8 @@ import pytest
 
 from magnetar.errors import EncryptedMessageError, MalformedEntryError
 from magnetar.spark.decoding import DecodeOptions, EntryDecoder, raw_columns
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, EncryptionKeys, SingleMessageMetadata
+from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from tests.unit.spark.decoding.stored import (
     EntryFields,
     Sent,
@@ -20,6 +21,7 @@ from tests.unit.spark.decoding.stored import (
     single,
     stored,
 )
+from tests.unit.wire.pulsar.samples import spoiled
 
 _KEYS = {"encryption_keys": [EncryptionKeys(key="k", value=b"secret")]}
 
@@ -133,6 +135,12 @@ def test_a_property_that_is_not_utf8_does_not_break_the_column() -> None:
     header = b"\x0a\x06\x0a\x01a\x12\x01\xff" + b"\x18\x00"
     payload = struct.pack(">I", len(header)) + header
     assert decode(run([stored(payload, num_messages_in_batch=1)]))[0]["properties"] == {"a": "\ufffd"}
+
+
+def test_a_key_and_a_producer_that_are_not_utf8_do_not_break_their_columns() -> None:
+    metadata = MessageMetadata(producer_name="KKKK", sequence_id=0, publish_time=1, partition_key="KKKK")
+    (row,) = decode(run([with_checksum(spoiled(metadata.SerializeToString()), b"v")]))
+    assert (row["key"].decode(), row["producer"]) == ("\ufffd\ufffd\ufffdk", "\ufffd\ufffd\ufffdk")
 
 
 def test_a_range_may_begin_and_end_inside_a_batch() -> None:
