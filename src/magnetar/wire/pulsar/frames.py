@@ -92,10 +92,11 @@ def decode_command(data: Buffer) -> BaseCommand:
     if not command.IsInitialized():
         missing = missing_fields(command)
         raise RemoteProtocolError(f"a command of unknown type, or without a required field: {missing}")
-    if not command.HasField(_FIELD_OF_TYPE[command.type]):
-        raise RemoteProtocolError(f"a command of type {command.type} without its field")
-    if command.type in _WITH_TEXT and (field := field_that_is_no_text(command)) is not None:
-        raise RemoteProtocolError(f"a command of type {command.type} whose {field} is not UTF-8")
+    kind = command.type
+    if not command.HasField(_FIELD_OF_TYPE[kind]):
+        raise RemoteProtocolError(f"a command of type {kind} without its field")
+    if kind in _WITH_TEXT and (field := field_that_is_no_text(command)) is not None:
+        raise RemoteProtocolError(f"a command of type {kind} whose {field} is not UTF-8")
     return command
 
 

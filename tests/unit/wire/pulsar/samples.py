@@ -30,6 +30,6 @@ def send_frame(body: bytes | None = None, **fields: object) -> bytes:
 
 
 def spoiled(data: bytes) -> bytes:
-    """The same with bytes that are not UTF-8 in the place of each KKKK: protobuf takes them for a string all the same."""
+    """With bytes that are not UTF-8 in the place of each KKKK: protobuf takes them for a string all the same."""
     assert b"KKKK" in data
     return data.replace(b"KKKK", b"\xff\xfe\x80k")
