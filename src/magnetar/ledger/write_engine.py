@@ -330,6 +330,8 @@ class WriteEngine(Generic[Token]):
             seat.owe(frames, len(frames) // 2)
         self._send_owed(seat)
         self._unblock()
+        if self._timer is None:  # Others may have confirmed everything before it came: then nobody looks any more.
+            self._look_later()
 
     def _send_owed(self, seat: Seat) -> None:
         frames, entries = seat.take_owed()
@@ -379,7 +381,11 @@ class WriteEngine(Generic[Token]):
         for seat in self.seats:
             if seat.channel is not None:
                 self._look_at(seat, now)
-        if len(pending) or self._is_blocked or any(seat.channel is not None and seat.unanswered for seat in self.seats):
+        self._look_later()
+
+    def _look_later(self) -> None:
+        """If something is waited for."""
+        if self.error is None and (len(self.pending) or self._is_blocked or self.unanswered):
             self._timer = self._loop.call_later(self._look_s, self._look)
 
     def _look_at(self, seat: Seat, now: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.ledger.bookie_channel import BookieChannel
 from magnetar.testing.waiting import until
+from tests.unit.ledger.test_empty_seats import writer_with_an_empty_seat
 from tests.unit.ledger.writing import ensembles, writer_world
 
 SECONDS = 10.0
@@ -51,3 +52,31 @@ async def test_writer_does_not_wait_for_ever_for_a_channel_that_another_ledger_f
             assert await writer.add(b"in line") == 2
         assert writer.statistics().bookies_failed == 1
         await writer.close()
+
+
+async def test_writer_does_not_wait_for_ever_for_a_bookie_that_is_back_and_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others confirm everything before it is back, so that nothing was waited for when it sits down."""
+    async with (
+        writer_world(4, slow_bookie_wait_ms=200) as world,
+        writer_with_an_empty_seat(world, monkeypatch) as (writer, door),
+    ):
+        engine = writer._engine
+        back = ensembles(writer)[0][1][0]
+        await writer.add(b"by two")
+        await until(lambda: engine._timer is None, "nothing is waited for")
+        monkeypatch.setattr(
+            BookieChannel,
+            "is_writable",
+            property(lambda channel: channel.bookie_id != back and channel._compact.is_writable),
+        )
+        door.open()
+        await until(lambda: not writer.has_room, "it is back, and gets what it is owed")
+        try:
+            async with asyncio.timeout(SECONDS):
+                assert await writer.add(b"in line") == 2
+                await writer.close()
+        finally:
+            await writer.release()  # Else a close that waits for ever would be the last that is heard of it.
+        assert writer.statistics().bookies_failed == 1
