@@ -4,8 +4,8 @@ Swarm:     most seeds have two or three classes of faults, and their own rates. 
            cluster that is always down loses nothing.
 Small:     few bookies, few entries, short times. E > Qw and E = Qw, with and without spare bookies.
 Buggify:   production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
-Streams:   what came later is drawn from a generator of its own (`_TIGHT`, `_LATER_FAULTS`), so that old seeds keep
-           everything else.
+Streams:   what came later is drawn from a generator of its own (`_TIGHT`, `_LATER_FAULTS`, `in_line`), so that old
+           seeds keep everything else.
 Override:  any field by name (`run_seed(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
 """
 
@@ -84,6 +84,8 @@ class Options:
     payload_max: int
     think_s: float
     """How long a writer waits between two bursts, at most."""
+    in_line: bool
+    """Writers call `add`, which waits in line while there is no room; else they submit when there is some."""
     sticky_reads: bool
     shuffle: float
     delay: LinkDelay
@@ -194,6 +196,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         burst_max=random.choice((1, 2, 6)),
         payload_max=random.choice((16, 100, 600)),
         think_s=random.choice((0.03, 0.1, 0.1)),
+        in_line=seeded(f"{seed}/in_line").random() < 0.3,
         sticky_reads=random.random() >= 0.3,
         shuffle=random.choice((0.0, 0.0, 0.05, 0.2)),
         delay=LinkDelay(tail=random.choice((0.0, 0.01, 0.03)), tail_max_s=random.choice((0.05, 0.3))),

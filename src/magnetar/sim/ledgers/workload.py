@@ -77,6 +77,20 @@ class Acks:
     def on_room(self) -> None:
         self.moved.set()
 
+    def overhear(self, writer: LedgerWriter) -> None:
+        """One without a listener: the watch hears at that moment, not when the callers of `add` get their turn."""
+        confirm, fail = writer.on_confirmed, writer.on_failed
+
+        def on_confirmed(first_entry_id: int, tokens: Sequence[Any]) -> None:
+            self.on_confirmed(first_entry_id, range(first_entry_id, first_entry_id + len(tokens)))
+            confirm(first_entry_id, tokens)
+
+        def on_failed(tokens: Sequence[Any], error: MagnetarError) -> None:
+            self.on_failed(tokens, error)
+            fail(tokens, error)
+
+        writer.on_confirmed, writer.on_failed = on_confirmed, on_failed  # type: ignore[method-assign]
+
 
 class Workload:
     def __init__(self, cluster: Cluster, watch: Watch) -> None:
@@ -197,7 +211,7 @@ class Workload:
                     ack_quorum=options.ack,
                     digest_type=digest,
                     password=password,
-                    listener=acks,
+                    listener=None if options.in_line else acks,
                 ),
                 "create",
             )
@@ -207,14 +221,14 @@ class Workload:
         sizes = (options.ensemble, options.write, options.ack)
         acks.ledger = self.watch.history.created(writer.ledger_id, sizes, password, digest, node.name)
         self.watch.counters["ledgers"] += 1
+        if options.in_line:
+            acks.overhear(writer)
         return writer, acks
 
     async def _write(self, node: ClientNode, writer: LedgerWriter, acks: Acks) -> None:
         random = self.random
         while acks.failure is None and not self.is_over:
-            for _ in range(random.randint(1, self.options.burst_max)):
-                if not writer.has_room or not self.add(writer, acks):
-                    break
+            await self.burst(writer, acks, random.randint(1, self.options.burst_max))
             if random.random() < 0.3:
                 await self.wait_quiet(acks)
             await asyncio.sleep(random.random() * self.options.think_s)
@@ -225,10 +239,19 @@ class Workload:
         else:
             await self.bounded(writer.release(), f"release of ledger {writer.ledger_id}")
 
+    async def burst(self, writer: LedgerWriter, acks: Acks, count: int) -> None:
+        await (self._call_adds if self.options.in_line else self._submit_adds)(writer, acks, count)
+
+    async def _submit_adds(self, writer: LedgerWriter, acks: Acks, count: int) -> None:
+        """One behind the other, each when there is room: nobody may be refused for ever."""
+        for _ in range(count):
+            if not writer.has_room:
+                await self._wait_room(writer, acks)
+            if not self.add(writer, acks):
+                return
+
     def add(self, writer: LedgerWriter, acks: Acks) -> bool:
-        self._sent += 1
-        size = self.random.randint(0, self.options.payload_max)
-        payload = f"{writer.ledger_id}/{self._sent}/".encode() + b"x" * size
+        payload = self._payload(writer)
         try:
             entry_id = writer.submit(payload, len(acks.ledger.payloads))
         except MagnetarError:
@@ -236,6 +259,39 @@ class Workload:
         self.watch.history.sent(acks.ledger, entry_id, payload)
         acks.pending += 1
         return True
+
+    async def _call_adds(self, writer: LedgerWriter, acks: Acks, count: int) -> None:
+        """All at once: they wait in line, and have the numbers in which they came, whether they are sent or not."""
+        calls: list[asyncio.Future[int]] = []
+        first = len(acks.ledger.payloads)
+        for entry_id in range(first, first + count):
+            payload = self._payload(writer)
+            try:
+                calls.append(writer.enqueue(payload))
+            except MagnetarError:
+                break
+            self.watch.history.sent(acks.ledger, entry_id, payload)
+            acks.pending += 1
+        answers = await self.bounded(
+            asyncio.gather(*calls, return_exceptions=True), f"the adds in line of ledger {writer.ledger_id}"
+        )
+        for entry_id, answer in enumerate(answers, first):
+            if answer != entry_id and not isinstance(answer, MagnetarError):
+                self.watch.violated("L6", f"add {entry_id} of ledger {writer.ledger_id} was answered with {answer!r}")
+
+    def _payload(self, writer: LedgerWriter) -> bytes:
+        self._sent += 1
+        size = self.random.randint(0, self.options.payload_max)
+        return f"{writer.ledger_id}/{self._sent}/".encode() + b"x" * size
+
+    async def _wait_room(self, writer: LedgerWriter, acks: Acks) -> None:
+        async def room() -> None:
+            while not writer.has_room and acks.failure is None:
+                acks.moved.clear()
+                await acks.moved.wait()
+
+        self.watch.counters["waits for room"] += 1
+        await self.bounded(room(), f"the wait for room in ledger {writer.ledger_id}")
 
     async def wait_quiet(self, acks: Acks) -> None:
         async def quiet() -> None:

@@ -69,6 +69,7 @@ def stage_options(seed: int, storage: dict[str, Any] | None = None, **replaced: 
         bookies=3,
         clients=2,
         faults=(),
+        in_line=False,
         bookie=bookie,
         ledger={**drawn.ledger, **patient},
         session_timeout_ms=1_000,
