@@ -136,12 +136,16 @@ class LedgerClient:
             custom_metadata=custom_metadata or {},
         )
         parts = self.parts
-        created = await create_ledger(new, self.bookies.candidates(), parts.placement, self._ids, parts.metadata)
-        keys = ledger_keys(created.value, password, digest_type)
+        creating = asyncio.get_running_loop().create_task(
+            create_ledger(new, self.bookies.candidates(), parts.placement, self._ids, parts.metadata),
+            name="ledger-create",
+        )
         try:
+            created = await asyncio.shield(creating)  # If we are cancelled, what it stores has to be taken back.
+            keys = ledger_keys(created.value, password, digest_type)
             writer = await LedgerWriter.open(created, keys, parts, listener=listener, deferred_sync=deferred_sync)
         except BaseException:
-            await self._take_back(created)
+            await self._take_back(creating)
             raise
         self._writers[writer] = None
         writer.on_ended = self._forget
@@ -151,19 +155,24 @@ class LedgerClient:
         """For a ledger that is created later, with this `ledger_id`: for whoever must note it before it exists."""
         return await self._ids.next_id()
 
-    def _take_back(self, created: Versioned[LedgerMetadata]) -> asyncio.Future[None]:
+    def _take_back(self, creating: asyncio.Task[Versioned[LedgerMetadata]]) -> asyncio.Future[None]:
         """Of a ledger that nobody has heard of: it would stay open for ever. Goes on if the caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(self._delete_unheard(created), name="ledger-take-back")
+        task = asyncio.get_running_loop().create_task(self._delete_unheard(creating), name="ledger-take-back")
         self._taken_back[task] = None
         task.add_done_callback(lambda task: self._taken_back.pop(task, None))
         return asyncio.shield(task)
 
-    async def _delete_unheard(self, created: Versioned[LedgerMetadata]) -> None:
+    async def _delete_unheard(self, creating: asyncio.Task[Versioned[LedgerMetadata]]) -> None:
+        created: Versioned[LedgerMetadata] | None = None
         try:
             async with asyncio.timeout(_TAKE_BACK_S):
+                created = await creating
                 await self._ledgers.delete(created.value.ledger_id, created.version)
         except (MagnetarError, TimeoutError) as error:
-            log.warning("an empty ledger is left", extra={"ledger_id": created.value.ledger_id, "why": repr(error)})
+            is_nothing_left = created is None and isinstance(error, MagnetarError) and not error.outcome_unknown
+            if not is_nothing_left:
+                ledger_id = created.value.ledger_id if created is not None else None
+                log.warning("an empty ledger may be left", extra={"ledger_id": ledger_id, "why": repr(error)})
 
     async def create_advanced(self, **choices: Any) -> AdvancedLedgerWriter:
         """Like `create`, for a caller that chooses the entry ids. Takes the same arguments, but for the listener."""

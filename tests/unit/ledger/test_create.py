@@ -8,8 +8,9 @@ import pytest
 
 from magnetar.errors import LedgerExistsError, NoSuchLedgerError, NotEnoughBookiesError, WrongPasswordError
 from magnetar.ledger.write_engine import WriteEngine
-from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerState
+from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
+from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.wire.bookkeeper.digests import DigestType
 from tests.unit.ledger.writing import writer_world
 
@@ -96,19 +97,45 @@ async def test_creation_that_is_cancelled_leaves_no_ledger(monkeypatch: pytest.M
         assert world.client.statistics().writers_open == 0
 
 
-async def test_creation_that_is_cancelled_does_not_wait_long_for_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_creation_that_is_cancelled_while_its_metadata_is_stored_leaves_no_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with writer_world(3) as world:
-        is_created = asyncio.Event()
+        store = LedgerMetadataStore.create
+        is_stored, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def answer_later(ledgers: LedgerMetadataStore, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
+            created = await store(ledgers, metadata)
+            is_stored.set()
+            await may_answer.wait()
+            return created
+
+        monkeypatch.setattr(LedgerMetadataStore, "create", answer_later)
+        creating = asyncio.ensure_future(world.client.create())
+        await is_stored.wait()
+        creating.cancel()
+        may_answer.set()
+        await asyncio.wait([creating])
+        assert creating.cancelled()
+        assert [ledger async for ledger in world.client.list()] == []
+
+
+@pytest.mark.parametrize("operation", ["create", "delete"])
+async def test_creation_that_is_cancelled_does_not_wait_long_for_metadata(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    async with writer_world(3) as world:
+        is_waiting = asyncio.Event()
 
         async def take_for_ever(*_: object) -> None:
-            is_created.set()
+            is_waiting.set()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(WriteEngine, "open", take_for_ever)
-        monkeypatch.setattr(LedgerMetadataStore, "delete", take_for_ever)
+        monkeypatch.setattr(LedgerMetadataStore, operation, take_for_ever)
         monkeypatch.setattr("magnetar.ledger.client._TAKE_BACK_S", 0.01)
         creating = asyncio.ensure_future(world.client.create())
-        await is_created.wait()
+        await is_waiting.wait()
         creating.cancel()
         await asyncio.wait([creating])
         assert creating.cancelled()
