@@ -153,8 +153,10 @@ async def _write(
         note(f"ledger {writer.ledger_id}: acknowledged up to entry {writer.last_confirmed}")
         raise
     finally:
-        await _end(writer, keep_open)
-        await asyncio.gather(*under_way, return_exceptions=True)
+        try:
+            await _end(writer, keep_open)
+        finally:
+            await asyncio.gather(*under_way, return_exceptions=True)  # Else each is told as an error of its own.
     seconds = time.monotonic() - began
     return {
         "ledger_id": writer.ledger_id,
