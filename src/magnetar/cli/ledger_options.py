@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -76,7 +77,7 @@ def password_given(given: str | None, file: Path | None) -> bytes:
     if given is not None and file is not None:
         raise ConfigError("--password and --password-file exclude each other: give one of them")
     if file is None:
-        return (given or "").encode()
+        return os.fsencode(given or "")  # The bytes that were typed, whether they are text or not.
     try:
         return file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
@@ -96,5 +97,16 @@ def _custom(pairs: list[str]) -> dict[str, bytes]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ConfigError(f"--custom {pair!r}: write it as KEY=VALUE")
-        custom[key] = value.encode()
+        if not _is_text(key):
+            raise ConfigError(f"--custom {pair!r}: the key has to be UTF-8; only the value may be any bytes")
+        custom[key] = os.fsencode(value)
     return custom
+
+
+def _is_text(argument: str) -> bool:
+    """Bytes of an argument that are not text have become characters that cannot be encoded."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error
-from magnetar.errors import MagnetarError
+from magnetar.errors import ConfigError, MagnetarError
 from magnetar.runtime.collector import importing
 
 COMMANDS = {
@@ -106,10 +106,20 @@ def _run() -> None:
         app(prog_name="magnetar")
     except MagnetarError as error:
         sys.exit(print_error(error))
+    except UnicodeEncodeError as error:
+        sys.exit(print_error(_not_text(error)))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     finally:
         sys.stdout.flush()
+
+
+def _not_text(error: UnicodeEncodeError) -> ConfigError:
+    """For an argument that has bytes which are not UTF-8; else it is a bug, and raised as it came."""
+    for argument in sys.argv:
+        if error.object[error.start : error.end] in argument:
+            return ConfigError(f"{argument!r} is not UTF-8: it cannot be a name, a key or another text")
+    raise error
 
 
 def _abandon_stdout() -> None:
