@@ -2,7 +2,8 @@
 
 Adds:      in v3, which alone has the flag. An add is answered in order when Qa bookies have the entry in memory.
 LAC:       stands still until `force`: only then may readers rely on the entries.
-Force:     every bookie that was sent an entry must say that it is durable.
+Force:     every bookie that was sent an entry must say that it is durable. One that has too many requests is asked
+           again (busy.py); if it still has, the force has failed, and not the writer: it may be tried again.
 Failure:   a bookie cannot be replaced, as what the others have may not be durable: the writer fails, as Apache's does.
 Bound:     the v3 connection is everybody's, so a writer has no more in flight than may wait and be owed there; and it
            waits while the connection is full, as others wait for the v2 connection.
@@ -16,7 +17,8 @@ import struct
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from magnetar.errors import MagnetarError, WriterFailedError
+from magnetar.errors import BookieUnavailableError, MagnetarError, WriterFailedError
+from magnetar.ledger.busy import ask_while_busy, is_busy
 from magnetar.ledger.channel import Channel
 from magnetar.ledger.seats import Seat
 from magnetar.ledger.write_engine import Token, WriteEngine
@@ -95,15 +97,26 @@ class DeferredWriteEngine(WriteEngine[Token]):
         """Makes everything that was answered up to now durable, and returns the last such entry: the LAC."""
         target, length = self.pending.first_entry_id - 1, self.pending.confirmed_length
         channels = [seat.channel for seat in self.seats if seat.sent and seat.channel is not None]
-        await asyncio.gather(*[self._force(channel) for channel in channels])
+        forcing = [asyncio.ensure_future(self._force(channel)) for channel in channels]
+        try:
+            await asyncio.gather(*forcing)
+        finally:
+            for force in forcing:  # One failure is enough: nobody goes on asking for what cannot be had any more.
+                force.cancel()
+            await asyncio.gather(*forcing, return_exceptions=True)
         if target > self.lac:
             self.lac, self.length_at_lac = target, length
         return self.lac
 
     async def _force(self, channel: Channel) -> None:
-        response = await channel.request(ForceLedger(self.ledger_id), timeout_s=self._timeout_s)
+        response = await ask_while_busy(
+            lambda: channel.request(ForceLedger(self.ledger_id), timeout_s=self._timeout_s),
+            self._random,
+            self._timeout_s,
+        )
         if response.code is not Code.EOK:
-            raise WriterFailedError(
+            kind = BookieUnavailableError if is_busy(response) else WriterFailedError
+            raise kind(
                 f"bookie {channel.bookie_id} did not make ledger {self.ledger_id} durable: {response.code.name}; try "
                 "again, or close the ledger and write to another"
             )

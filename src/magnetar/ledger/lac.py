@@ -3,18 +3,21 @@
 Sources:   the last entry of each bookie carries the LAC that its writer knew when it sent it; a writer that is idle
            tells the rest by an explicit LAC, which only the v3 request returns.
 Floor:     a fragment begins behind a committed entry, so the LAC is never below the last fragment's first entry − 1.
+Busy:      a bookie that has too many requests is asked again, unless the others are enough (busy.py).
 Invariant: what is returned was the writer's LAC at some time, or below it: never beyond.
 Read next: survey.py, reader.py
 """
 
 from __future__ import annotations
 
-from magnetar.config.ledger import LedgerConfig
+from collections.abc import Awaitable
+
 from magnetar.errors import DigestMismatchError, LacUnknownError
 from magnetar.ids import BookieId, EntryId
 from magnetar.ledger.answers import Answer, Finding, describe, exchange, interpret
-from magnetar.ledger.bookies import Bookies
+from magnetar.ledger.busy import ask_while_busy
 from magnetar.ledger.keys import LedgerKeys
+from magnetar.ledger.parts import Parts
 from magnetar.ledger.survey import survey
 from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata
 from magnetar.quorum.coverage import Meaning
@@ -35,17 +38,18 @@ def lac_floor(metadata: LedgerMetadata) -> EntryId:
     return EntryId(metadata.fragments[-1].first_entry_id - 1)
 
 
-async def read_lac(
-    metadata: LedgerMetadata, keys: LedgerKeys, bookies: Bookies, config: LedgerConfig, *, explicit: bool = True
-) -> EntryId:
+async def read_lac(metadata: LedgerMetadata, keys: LedgerKeys, parts: Parts, *, explicit: bool = True) -> EntryId:
     """By quorum. `explicit` asks for explicit LACs too. LacUnknownError if too few bookies answer."""
     if metadata.is_closed:
         return metadata.last_entry_id
-    timeout_s = config.read_timeout_ms / 1000
+    timeout_s = parts.config.read_timeout_ms / 1000
     request = ReadLac(keys.ledger_id, version=V3) if explicit else ReadEntry(keys.ledger_id, LAST_ENTRY, version=V2)
 
-    async def attempt(bookie: BookieId) -> Answer:
-        return interpret_lac(keys, await exchange(bookies, bookie, request, timeout_s))
+    async def ask(bookie: BookieId) -> Answer:
+        return interpret_lac(keys, await exchange(parts.bookies, bookie, request, timeout_s))
+
+    def attempt(bookie: BookieId) -> Awaitable[Answer]:
+        return ask_while_busy(lambda: ask(bookie), parts.entropy.random, timeout_s)
 
     ensemble = metadata.fragments[-1].ensemble
     found = await survey(sizes_of(metadata), ensemble, attempt, lambda answer: answer.meaning is not Meaning.NOTHING)

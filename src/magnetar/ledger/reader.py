@@ -107,8 +107,7 @@ class LedgerReader:
         if not self.is_closed:
             await self.refresh()
         if not self.is_closed:
-            parts = self._parts
-            self._view.on_lac(await read_lac(self.metadata, self._keys, parts.bookies, parts.config))
+            self._view.on_lac(await read_lac(self.metadata, self._keys, self._parts))
         return self._view.lac
 
     async def refresh(self, watch: Watcher | None = None) -> None:
@@ -140,8 +139,7 @@ class LedgerReader:
     async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
         """From `first` on, and then whatever is appended, until the ledger is closed and read to its end."""
         _check_first(first)
-        parts = self._parts
-        async with Tail(self._view, self._keys, parts.bookies, parts.config, self._watch) as tail:
+        async with Tail(self._view, self._keys, self._parts, self._watch) as tail:
             while True:
                 await self._view.wait_beyond(first - 1)
                 end = self._view.lac

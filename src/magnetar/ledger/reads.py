@@ -6,7 +6,7 @@ Order:     E = Qw: one bookie for as long as it answers (sticky), so that its re
            E > Qw: the write set's own order. A bookie that was silent goes last for a while.
 Trouble:   what the first choice does not deliver is read entry by entry from all the others; only when nobody is left
            does the read fail, and the error says what each one said (answers.py). Bookies that had too many requests
-           are asked again after a pause, and after a longer one, for as long as a read may take.
+           are asked again, for as long as a read may take (busy.py).
 Not here:  how far a ledger may be read. reader.py sees to that.
 Read next: race.py, reader.py
 """
@@ -23,22 +23,20 @@ from magnetar.errors import MagnetarError
 from magnetar.ids import BookieId, EntryId
 from magnetar.ledger.answers import Answer, ask, exchange, interpret, unreadable
 from magnetar.ledger.bookies import Bookies
+from magnetar.ledger.busy import BusyPauses, is_busy
 from magnetar.ledger.channel import Channel
 from magnetar.ledger.keys import LedgerKeys
 from magnetar.ledger.race import Outcome, race
 from magnetar.ledger.speculation import Speculation
 from magnetar.metadata.bookkeeper.ledger_metadata import INT64_MAX, LedgerMetadata
 from magnetar.quorum.write_sets import write_set
-from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.entropy import Entropy
-from magnetar.wire.bookkeeper.codes import Code, code_of_number
+from magnetar.wire.bookkeeper.codes import code_of_number
 from magnetar.wire.bookkeeper.digests import Entry
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.messages import V2, BatchRead, ReadEntry, ReadResponse
 
 _AVOID_S: Final = 5.0  # How long a bookie that was silent goes last. As long as a read may take by default.
-_BUSY_PAUSE_FIRST_S: Final = 0.02
-_BUSY_PAUSE_LONGEST_S: Final = 0.5
 _RUN_ENTRIES_FIRST: Final = 16  # Of a run, before the size of this ledger's entries is known.
 
 
@@ -84,8 +82,7 @@ class EntryReads:
         """From all bookies but those that were heard; from one that was asked in vain, as the last."""
         request = ReadEntry(self._keys.ledger_id, entry_id, version=V2)
         known = dict(heard or {})
-        clock = asyncio.get_running_loop().time
-        give_up, pauses = clock() + self._timeout_s, Backoff(self._random, _BUSY_PAUSE_FIRST_S, _BUSY_PAUSE_LONGEST_S)
+        pauses = BusyPauses(self._random, self._timeout_s)
         while True:
             order = [bookie for bookie in self._order(metadata, entry_id) if bookie not in known]
             order.sort(key=lambda bookie: bookie == last)  # Stable: else as they were.
@@ -94,10 +91,9 @@ class EntryReads:
             if outcome.winner is not None:
                 return outcome.winner.entries[0]
             known |= outcome.others
-            busy = [bookie for bookie, answer in known.items() if answer.code is Code.ETOOMANYREQUESTS]
-            if not busy or clock() > give_up:
+            busy = [bookie for bookie, answer in known.items() if is_busy(answer)]
+            if not busy or not await pauses.pause():
                 raise unreadable(self._keys.ledger_id, entry_id, known)
-            await asyncio.sleep(pauses.next_s())
             for bookie in busy:
                 del known[bookie]
 

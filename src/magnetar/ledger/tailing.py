@@ -16,14 +16,13 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final, Self
 
-from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import LacUnknownError, MetadataError, NoSuchLedgerError, StoreClosedError
 from magnetar.ids import BookieId
 from magnetar.ledger.answers import Answer, Finding, exchange, interpret
-from magnetar.ledger.bookies import Bookies
 from magnetar.ledger.keys import LedgerKeys
 from magnetar.ledger.lac import read_lac, sizes_of
 from magnetar.ledger.metadata_watch import MetadataWatch
+from magnetar.ledger.parts import Parts
 from magnetar.ledger.view import LedgerView
 from magnetar.quorum.coverage import Meaning
 from magnetar.wire.bookkeeper.codes import Code
@@ -47,15 +46,15 @@ class Tail:
         self,
         view: LedgerView,
         keys: LedgerKeys,
-        bookies: Bookies,
-        config: LedgerConfig,
+        parts: Parts,
         watch: MetadataWatch,
     ) -> None:
         """`watch` reads the metadata into the view."""
         self._view = view
         self._keys = keys
-        self._bookies = bookies
-        self._config = config
+        self._parts = parts
+        self._bookies = parts.bookies
+        self._config = parts.config
         self._watch = watch
         self._followed: tuple[BookieId, ...] = ()
         self._spare: list[BookieId] = []
@@ -186,7 +185,7 @@ class Tail:
         while not self._view.is_closed:
             try:
                 metadata = self._view.metadata
-                self._view.on_lac(await read_lac(metadata, self._keys, self._bookies, self._config, explicit=False))
+                self._view.on_lac(await read_lac(metadata, self._keys, self._parts, explicit=False))
             except LacUnknownError as error:
                 log.info("too few bookies for the LAC", extra={"ledger": self._keys.ledger_id, "why": str(error)})
             await asyncio.sleep(self._config.tail_poll_interval_ms / 1000)

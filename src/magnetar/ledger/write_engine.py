@@ -135,7 +135,8 @@ class WriteEngine(Generic[Token]):
         self._look_s = max(_LOOK_S_MIN, shortest_ms / 1000 / _LOOKS_PER_PATIENCE)
         self._timer: asyncio.TimerHandle | None = None
         self._repair = Repair(self, entropy)
-        self._overload = Overload(self.pending, entropy.random, self._on_rested)
+        self._random = entropy.random
+        self._overload = Overload(self.pending, self._random, self._on_rested)
         self._failures = 0
         self._resent = 0
 

@@ -292,7 +292,10 @@ class LedgerWriter:
     # --- deferred sync ------------------------------------------------------------------------------------------------
 
     async def force(self) -> int:
-        """Makes what was answered durable, and moves the LAC there. Without deferred sync, both are so already."""
+        """Makes what was answered durable, and moves the LAC there. Without deferred sync, both are so already.
+
+        BookieUnavailableError if a bookie could not do it now: unless the writer has failed, it may be tried again.
+        """
         self.check_usable()
         return await self._force()
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from magnetar.bookie.connection import Connection
+from magnetar.bookie.requests import Requests
 from magnetar.errors import BookieUnavailableError, EntryTooLargeError, WriterFailedError
 from magnetar.ids import BookieId
 from magnetar.ledger.channel import Channel
 from magnetar.ledger.full_connection import FullConnection
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
+from magnetar.wire.bookkeeper.messages import AnyResponse, ForceLedger, failure
 from tests.unit.ledger.writing import WriterWorld, writer_world
 
 ENTRY = bytes(12_000)
@@ -109,6 +113,57 @@ async def test_burst_of_deferred_adds_leaves_room_for_requests_of_others() -> No
             assert all(seat.channel is not None and seat.channel.is_full_writable for seat in writer._engine.seats)
         assert writer.last_pushed < len(adds)  # Some wait in line.
         await asyncio.gather(*adds)
+
+
+# --- bookies that have too many requests when they are asked to force -------------------------------------------------
+
+
+class Busy:
+    """All bookies refuse, together, so many times to force a ledger."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.left = times
+        force = Requests._force
+
+        async def refuse(requests: Requests, connection: Connection, request: ForceLedger) -> AnyResponse:
+            if self.left == 0:
+                return await force(requests, connection, request)
+            self.left -= 1
+            return failure(request, Code.ETOOMANYREQUESTS)
+
+        monkeypatch.setattr(Requests, "_force", refuse)
+
+
+async def test_bookies_that_have_too_many_requests_for_a_moment_are_asked_to_force_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = Busy(monkeypatch, 9)
+    async with writer_world(3) as world, await world.client.create(ack_quorum=2, deferred_sync=True) as writer:
+        await writer.add(b"entry")
+        assert await writer.force() == 0
+        assert busy.left == 0
+
+
+async def test_force_that_bookies_refuse_for_long_has_failed_and_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = Busy(monkeypatch, 1_000_000)
+    async with writer_world(3) as world:
+        writer = await world.client.create(ack_quorum=2, deferred_sync=True)
+        await writer.add(b"entry")
+        await until(lambda: not writer._engine.unanswered, "all have answered")
+        monkeypatch.setattr(writer._engine, "_timeout_s", 0.5)
+        before = len(asyncio.all_tasks())
+        with pytest.raises(BookieUnavailableError, match="ETOOMANYREQUESTS") as caught:
+            await writer.force()
+        assert caught.value.retryable
+        assert len(asyncio.all_tasks()) == before, "nobody goes on asking"
+        assert writer.failure is None
+        with pytest.raises(BookieUnavailableError):
+            await writer.close()
+        busy.left = 0
+        await writer.close()
+        assert await world.payloads(writer) == [b"entry"]
 
 
 # --- a bookie that cannot be reached at the beginning -----------------------------------------------------------------

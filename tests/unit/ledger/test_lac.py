@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from magnetar.errors import LacUnknownError
-from magnetar.ids import EntryId
+from magnetar.ids import BookieId, EntryId
+from magnetar.ledger.answers import Answer, exchange
+from magnetar.ledger.bookies import Bookies
 from magnetar.ledger.lac import lac_floor, read_lac
 from magnetar.ledger.view import LedgerView
 from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.testing.waiting import until
-from tests.unit.ledger.worlds import World, ledger_world
+from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.messages import AnyResponse, ReadLacResponse
+from tests.unit.ledger.worlds import QUICK, World, ledger_world
 
 
 async def lac_of(world: World, *, explicit: bool) -> int:
-    return await read_lac(world.stored.value, world.keys, world.parts.bookies, world.parts.config, explicit=explicit)
+    return await read_lac(world.stored.value, world.keys, world.parts, explicit=explicit)
 
 
 both = pytest.mark.parametrize("explicit", [True, False])
@@ -136,3 +142,57 @@ async def lac_is_known(world: World, lac: int) -> bool:
         return await lac_of(world, explicit=True) == lac
     except LacUnknownError:  # The connections are not back yet.
         return False
+
+
+# --- bookies that have too many requests ------------------------------------------------------------------------------
+
+
+def make_busy(world: World, monkeypatch: pytest.MonkeyPatch, positions: Sequence[int], times: int) -> list[BookieId]:
+    """These of the ensemble refuse so many requests each. Returns who refused, one for each time."""
+    busy = [world.ensemble[position] for position in positions]
+    refused: list[BookieId] = []
+
+    async def refuse(bookies: Bookies, bookie: BookieId, *args: Any) -> AnyResponse | Answer:
+        if bookie in busy and refused.count(bookie) < times:
+            refused.append(bookie)
+            return ReadLacResponse(Code.ETOOMANYREQUESTS, world.keys.ledger_id)
+        return await exchange(bookies, bookie, *args)
+
+    monkeypatch.setattr("magnetar.ledger.lac.exchange", refuse)
+    return refused
+
+
+@both
+async def test_bookies_that_have_too_many_requests_for_a_moment_are_asked_for_the_lac_again(
+    explicit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        for entry_id in range(9):
+            await world.put(entry_id)
+        refused = make_busy(world, monkeypatch, [0, 1, 2], 2)
+        assert await lac_of(world, explicit=explicit) == 7
+        assert len(refused) >= 4
+
+
+async def test_lac_is_known_beside_a_bookie_that_has_too_many_requests_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ledger_world(3) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        for entry_id in range(9):
+            await world.put(entry_id)
+        refused = make_busy(world, monkeypatch, [1], 1_000_000)
+        assert await lac_of(world, explicit=True) == 7
+        assert len(refused) <= 2
+
+
+async def test_bookies_that_always_have_too_many_requests_are_named_when_the_lac_has_taken_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ledger_world(3, dataclasses.replace(QUICK, read_timeout_ms=100)) as world:
+        await world.create(E=3, Qw=3, Qa=2)
+        await world.put(0)
+        make_busy(world, monkeypatch, [0, 1], 1_000_000)
+        with pytest.raises(LacUnknownError, match="ETOOMANYREQUESTS"):
+            await lac_of(world, explicit=True)

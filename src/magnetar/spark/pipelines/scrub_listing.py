@@ -52,7 +52,7 @@ async def _look(
         metadata = await client.metadata(ledger_id)
         if metadata.digest_type is None:
             return Skipped(ledger_id, "its metadata does not say how its entries are sealed: an old release made it")
-        last = await read_lac(metadata, keys_of(metadata), client.bookies, client.parts.config)
+        last = await read_lac(metadata, keys_of(metadata), client.parts)
     except NoSuchLedgerError:
         if must_exist:
             raise
