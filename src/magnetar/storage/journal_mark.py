@@ -65,6 +65,9 @@ class JournalMark:
         self._directories = directories
         self._journals = journals
         self._marks = marks
+        self._written: dict[str, None] = {}
+        """Directories whose mark this process wrote. One that was found may be gone with the next power loss: whoever
+        wrote it may have stopped because the directory could not be synced."""
 
     @classmethod
     async def open(cls, directories: Mapping[str, Disk], journals: Sequence[str] = (ONLY,)) -> JournalMark:
@@ -126,9 +129,11 @@ class JournalMark:
             wanted = Marks(
                 {journal: max(sequence, known_here.of(journal)) for journal, sequence in positions.items()}, others
             )
-            if wanted != known_here or list(wanted.in_use) != list(known_here.in_use):
+            is_same = wanted == known_here and list(wanted.in_use) == list(known_here.in_use)
+            if not is_same or directory not in self._written:
                 await _write(disk, encode_marks(wanted))
                 self._marks[directory] = wanted
+                self._written[directory] = None
 
     def _in_force(self, journal: str) -> int:
         return min([marks.of(journal) for marks in self._marks.values()])

@@ -107,6 +107,19 @@ async def test_mark_of_the_slowest_directory_is_in_force() -> None:
     assert await mark_after(device, Crash.DROP_UNSYNCED) == 8
 
 
+async def test_mark_whose_directory_could_not_be_synced_is_written_again_before_it_counts() -> None:
+    """It is found by the next process, and is gone with the power: until then it lets go what is needed afterwards."""
+    device = SimDevice()
+    mark = await opened(device)
+    await mark.move(5)
+    device.faults.strike_next(Fault.SYNC_ERROR, "ledgers-1")
+    with pytest.raises(DiskError):
+        await mark.move(8)
+    device.crash(Crash.KILL)
+    await (await opened(device)).move(8)
+    assert await mark_after(device, Crash.DROP_UNSYNCED) == 8
+
+
 async def test_mark_never_goes_back() -> None:
     mark = await opened(SimDevice())
     await mark.move(5)
