@@ -26,6 +26,10 @@ class ConfigError(MagnetarError):
     """A setting is unknown, malformed or out of range; the message names it and where it came from."""
 
 
+class ArgumentError(ConfigError):
+    """What a command was given is not what it takes; the message says what that is."""
+
+
 class MissingDependencyError(MagnetarError):
     """An optional package or program is not installed; the message says how to get it."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
 from magnetar.broker.names import TopicName
-from magnetar.errors import ConfigError, MagnetarError
+from magnetar.errors import ArgumentError, MagnetarError
 
 TIMEOUT_S: Final = 70.0  # The server answers within 60, if only to say that it is not done.
 ANSWER_BYTES_MAX: Final = 256 * 2**20
@@ -88,7 +88,7 @@ def topic_path(topic: TopicName) -> str:
 def namespace_path(namespace: str) -> str:
     tenant, slash, local = namespace.partition("/")
     if not slash or not tenant or not local or "/" in local:
-        raise ConfigError(f"{namespace!r} is not a namespace: write TENANT/NAMESPACE, such as public/default")
+        raise ArgumentError(f"{namespace!r} is not a namespace: write TENANT/NAMESPACE, such as public/default")
     return f"{quote(tenant)}/{quote(local)}"
 
 
@@ -118,7 +118,7 @@ def _split(url: str) -> tuple[SplitResult, str, int]:
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname:
             return parts, parts.hostname, parts.port or 80
-    raise ConfigError(f"{url!r} is not an address of an admin interface: write http://HOST:PORT (--admin-url)")
+    raise ArgumentError(f"{url!r} is not an address of an admin interface: write http://HOST:PORT (--admin-url)")
 
 
 def _ask(method: str, url: str, body: bytes) -> Answer:

@@ -19,7 +19,7 @@ from magnetar.cli.logs import setup_server_log
 from magnetar.cli.options import ConfigFile, Settings, load_effective
 from magnetar.config.load import Assignment
 from magnetar.config.root import Config
-from magnetar.errors import ConfigError, MagnetarError
+from magnetar.errors import ArgumentError, MagnetarError
 from magnetar.metadata.open import open_store
 from magnetar.runtime.collector import expect_long_life
 from magnetar.runtime.event_loop import run
@@ -55,7 +55,7 @@ def bookie(
     flags = [Assignment(key, str(value), names[key]) for key, value in given.items() if value is not None]
     if (subcommand := context.invoked_subcommand) is not None:
         if flags or config or settings:  # They would be lost, and the command work on another bookie.
-            raise ConfigError(f"options go behind the command: magnetar bookie {subcommand} ... --dir D")
+            raise ArgumentError(f"options go behind the command: magnetar bookie {subcommand} ... --dir D")
         return
     effective = load_effective(config, settings, flags=flags)
     setup_server_log(effective)

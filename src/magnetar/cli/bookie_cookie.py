@@ -28,8 +28,8 @@ from magnetar.cli.output import EXIT_INTERRUPTED, print_json, print_table
 from magnetar.cli.stores import Opened, Url, load_for_store, run_on_store
 from magnetar.config.load import Assignment
 from magnetar.errors import (
+    ArgumentError,
     BookieRegisteredError,
-    ConfigError,
     CookieMismatchError,
     DiskError,
     NodeExistsError,
@@ -160,7 +160,7 @@ def _checked(bookie: str) -> BookieId:
     try:
         return stored_bookie_id(bookie)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        raise ArgumentError(str(error)) from None
 
 
 def _read(file: Path) -> bytes:

@@ -26,7 +26,7 @@ from magnetar.cli.stopped_bookie import (
     run_on_bookie,
 )
 from magnetar.errors import (
-    ConfigError,
+    ArgumentError,
     DiskError,
     FileMissingError,
     LedgerMissingError,
@@ -135,7 +135,7 @@ def read_log(
 def _parse_log(text: str) -> int:
     stem = PurePath(text).name.removesuffix(".log")
     if not 0 < len(stem) <= 8 or stem.strip("0123456789abcdef"):
-        raise ConfigError(f"{text!r} is not an entry log: name it by its hexadecimal digits, such as 0000002a")
+        raise ArgumentError(f"{text!r} is not an entry log: name it by its hexadecimal digits, such as 0000002a")
     return int(stem, 16)
 
 

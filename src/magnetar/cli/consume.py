@@ -23,7 +23,7 @@ from magnetar.client import (
     Message,
     PulsarClient,
 )
-from magnetar.errors import ConfigError, EndOfTopicError
+from magnetar.errors import ArgumentError, EndOfTopicError
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.system import SystemRuntime
 
@@ -55,7 +55,7 @@ def consume(
 ) -> None:
     """Print messages as they come, each on a line, and acknowledge them."""
     if kind not in TYPES:
-        raise ConfigError(f"--type is one of {', '.join(TYPES)}, not {kind!r}")
+        raise ArgumentError(f"--type is one of {', '.join(TYPES)}, not {kind!r}")
     options = ConsumerOptions(type=TYPES[kind], from_earliest=earliest)
 
     async def main() -> bool:

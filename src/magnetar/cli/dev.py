@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from magnetar.errors import ConfigError, ProcessFailedError
+from magnetar.errors import ArgumentError, ProcessFailedError
 from magnetar.testing.processes import wait_for
 from magnetar.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
@@ -50,7 +50,7 @@ def zookeeper(
 ) -> None:
     """Run real ZooKeeper servers until the owner ends; prints one JSON line when they are ready."""
     if servers not in (1, 3):
-        raise ConfigError(f"--servers is 1 or 3, not {servers}")
+        raise ArgumentError(f"--servers is 1 or 3, not {servers}")
     owner = os.getppid()
     with (
         _until_told_to_end(),

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from magnetar.cli.output import EXIT_FAILED
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Do not ask.")]
@@ -19,6 +19,6 @@ def confirm(question: str, force: bool) -> None:
     if force:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody can be asked here: say --force if you mean it")
+        raise ArgumentError(f"{question} Nobody can be asked here: say --force if you mean it")
     if not typer.confirm(question, err=True):
         raise typer.Exit(EXIT_FAILED)

@@ -12,7 +12,7 @@ from magnetar.cli.ledger_printing import print_ledger
 from magnetar.cli.options import AsJson, ConfigFile, Settings
 from magnetar.cli.output import Listing, note
 from magnetar.cli.stores import Url, load_for_store
-from magnetar.errors import ConfigError, LedgerError, MagnetarError
+from magnetar.errors import ArgumentError, LedgerError, MagnetarError
 from magnetar.ids import LedgerId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
@@ -91,4 +91,4 @@ def _state(name: str) -> LedgerState:
     try:
         return LedgerState[name.upper().replace("-", "_")]
     except KeyError:
-        raise ConfigError(f"--state {name!r}: known are open, in_recovery and closed") from None
+        raise ArgumentError(f"--state {name!r}: known are open, in_recovery and closed") from None

@@ -11,7 +11,7 @@ import typer
 
 from magnetar.cli.stores import Opened, run_on_store
 from magnetar.config.root import Config
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 from magnetar.ids import LEDGER_ID_MAX
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.cluster import read_cluster
@@ -75,20 +75,20 @@ def choices(
 
 def password_given(given: str | None, file: Path | None) -> bytes:
     if given is not None and file is not None:
-        raise ConfigError("--password and --password-file exclude each other: give one of them")
+        raise ArgumentError("--password and --password-file exclude each other: give one of them")
     if file is None:
         return os.fsencode(given or "")  # The bytes that were typed, whether they are text or not.
     try:
         return file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
-        raise ConfigError(f"cannot read the password file {file}: {error.strerror}") from None
+        raise ArgumentError(f"cannot read the password file {file}: {error.strerror}") from None
 
 
 def _digest(name: str) -> DigestType:
     try:
         return DigestType[name.upper()]
     except KeyError:
-        raise ConfigError(f"--digest {name!r}: known are crc32c, crc32, hmac and dummy") from None
+        raise ArgumentError(f"--digest {name!r}: known are crc32c, crc32, hmac and dummy") from None
 
 
 def _custom(pairs: list[str]) -> dict[str, bytes]:
@@ -96,9 +96,9 @@ def _custom(pairs: list[str]) -> dict[str, bytes]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--custom {pair!r}: write it as KEY=VALUE")
+            raise ArgumentError(f"--custom {pair!r}: write it as KEY=VALUE")
         if not _is_text(key):
-            raise ConfigError(f"--custom {pair!r}: the key has to be UTF-8; only the value may be any bytes")
+            raise ArgumentError(f"--custom {pair!r}: the key has to be UTF-8; only the value may be any bytes")
         custom[key] = os.fsencode(value)
     return custom
 

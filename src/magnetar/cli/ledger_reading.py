@@ -15,7 +15,7 @@ from magnetar.cli.ledger_options import First, Id, Password, PasswordFile, Raw, 
 from magnetar.cli.options import AsJson, ConfigFile, Settings
 from magnetar.cli.output import Listing, note, print_line
 from magnetar.cli.stores import Url, load_for_store
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.reader import LedgerReader
 from magnetar.metadata.bookkeeper.inspect import readable
@@ -41,7 +41,7 @@ def read(
 ) -> None:
     """Print the entries of a ledger, up to what is committed. Its writer, if there is one, goes on undisturbed."""
     if unconfirmed and last is None:
-        raise ConfigError("--unconfirmed needs --last: nobody knows where entries that are not committed end")
+        raise ArgumentError("--unconfirmed needs --last: nobody knows where entries that are not committed end")
     given = password_given(password, password_file)
 
     async def command(client: LedgerClient) -> None:

@@ -8,6 +8,7 @@ Input:     read by a thread of its own, in pieces, at most `_PIECES_MAX` ahead: 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -53,9 +54,11 @@ def _read_all(loop: asyncio.AbstractEventLoop, pieces: asyncio.Queue[bytes]) -> 
             piece = os.read(_STDIN, _PIECE_BYTES)
         except OSError:  # Closed, or not to be read: there is no more.
             piece = b""
+        putting = pieces.put(piece)
         try:
-            asyncio.run_coroutine_threadsafe(pieces.put(piece), loop).result()
-        except (RuntimeError, asyncio.CancelledError):  # The loop has ended, and nobody wants more.
+            asyncio.run_coroutine_threadsafe(putting, loop).result()
+        except (RuntimeError, concurrent.futures.CancelledError):  # The loop has ended, and nobody wants more.
+            putting.close()
             return
         if not piece:
             return

@@ -11,7 +11,7 @@ from magnetar.cli.admin_client import AdminClient, namespace_path, quote
 from magnetar.cli.admin_options import DEFAULT_ADMIN_URL, AdminUrl, NamespaceArgument
 from magnetar.cli.flags import AsJson, Force, confirm
 from magnetar.cli.output import print_json, print_names
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 
 _QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 
@@ -100,7 +100,7 @@ def set_backlog_quota(
 ) -> None:
     """Say how large a subscription's backlog may be, and what happens beyond."""
     if policy not in _QUOTA_POLICIES:
-        raise ConfigError(f"--policy is one of {', '.join(_QUOTA_POLICIES)}, not {policy!r}")
+        raise ArgumentError(f"--policy is one of {', '.join(_QUOTA_POLICIES)}, not {policy!r}")
     body = {"limitSize": megabytes * 2**20, "limitTime": -1, "policy": policy}
     AdminClient(url).post(f"{_path(namespace)}/backlogQuota", body, backlogQuotaType="destination_storage")
 

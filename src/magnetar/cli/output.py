@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from magnetar.errors import ConfigError, MagnetarError
+from magnetar.errors import ArgumentError, ConfigError, MagnetarError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -47,7 +47,8 @@ def print_error(error: MagnetarError) -> int:
     """Tells stderr, in one line and where it helps a hint; returns the exit code."""
     print(f"magnetar: error: {printable(error)}", file=sys.stderr)
     if isinstance(error, ConfigError):
-        print(f"hint: {_CONFIG_HINT}", file=sys.stderr)
+        if not isinstance(error, ArgumentError):
+            print(f"hint: {_CONFIG_HINT}", file=sys.stderr)
         return EXIT_USAGE
     return EXIT_FAILED
 

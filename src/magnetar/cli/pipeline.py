@@ -26,7 +26,7 @@ from magnetar.cli.pipeline_running import (
     spark_session,
 )
 from magnetar.cli.pipeline_scrub import print_scrub
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 
 Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="NAME, or TENANT/NAMESPACE/NAME.")]
 JobId: TypeAlias = Annotated[
@@ -182,7 +182,7 @@ def compact(
 ) -> None:
     """Write the last message of each key to another topic, or to Parquet files."""
     if in_place == bool(to):
-        raise ConfigError("say --to TOPIC, --to PATH or --in-place")
+        raise ArgumentError("say --to TOPIC, --to PATH or --in-place")
     if in_place:
         compact_in_place(topic, url, admin_url)
         _print({"topic": topic, "to": topic}, f"{topic} is compacted", as_json)

@@ -19,7 +19,7 @@ from magnetar.cli.pipeline_running import (
     require_spark,
     spark_session,
 )
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 
 Kind = TypeVar("Kind", bound=enum.Enum)
 
@@ -94,5 +94,5 @@ def audit(
 def _choice(kinds: type[Kind], option: str, text: str) -> Kind:
     names = [str(kind.value) for kind in kinds]
     if text not in names:
-        raise ConfigError(f"{option} {text}: give {', '.join(names[:-1])} or {names[-1]}")
+        raise ArgumentError(f"{option} {text}: give {', '.join(names[:-1])} or {names[-1]}")
     return kinds(text)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from magnetar.broker.names import TopicName
 from magnetar.cli.admin_client import AdminClient, topic_path
-from magnetar.errors import CompactionError, ConfigError
+from magnetar.errors import ArgumentError, CompactionError
 
 _PATH = re.compile(r"(?:/|\./|\.\./|~/|(?!persistent:|non-persistent:)[A-Za-z][\w+.-]*:/)")
 _LOOK_EVERY_S: Final = 0.2
@@ -49,5 +49,5 @@ def default_admin_url(url: str) -> str:
     except ValueError:  # Half a bracket.
         host = None
     if not host:
-        raise ConfigError(f"{url!r} is not where a broker is: write pulsar://HOST:PORT")
+        raise ArgumentError(f"{url!r} is not where a broker is: write pulsar://HOST:PORT")
     return f"http://{f'[{host}]' if ':' in host else host}:8080"

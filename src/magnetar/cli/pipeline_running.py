@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 import typer
 
 from magnetar.cli.admin_options import DEFAULT_URL
-from magnetar.errors import ConfigError, SparkFailedError
+from magnetar.errors import ArgumentError, SparkFailedError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -115,7 +115,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, str]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.startswith("spark."):
-            raise ConfigError(f"--spark {setting}: write spark.KEY=VALUE, such as spark.driver.memory=4g")
+            raise ArgumentError(f"--spark {setting}: write spark.KEY=VALUE, such as spark.driver.memory=4g")
         found[key] = value
     return found
 

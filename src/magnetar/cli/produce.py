@@ -16,13 +16,12 @@ from magnetar.cli.output import EXIT_INTERRUPTED
 from magnetar.client import ProducerOptions, PulsarClient
 from magnetar.client.producer import Producer
 from magnetar.client.topic_producer import Sent
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.system import SystemRuntime
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
 
 COMPRESSIONS: Final = {"none": NONE, "lz4": LZ4, "zlib": ZLIB, "zstd": ZSTD, "snappy": SNAPPY}
-_IDS_WAITING_MAX: Final = 1_000  # Messages whose id is to be printed when it is known.
 
 Texts: TypeAlias = Annotated[
     list[str] | None, typer.Argument(metavar="[MESSAGE...]", help="Messages; else the lines of standard input.")
@@ -84,31 +83,49 @@ async def _source(texts: list[str] | None, as_json: bool) -> AsyncIterator[ToSen
 async def _send_all(
     producer: Producer, source: AsyncIterator[ToSend], common: dict[str, Any], prints_ids: bool
 ) -> None:
-    """Every failure ends it: the first one is told."""
-    waiting: list[Sent] = []
-    async for message in source:
-        await producer.wait_room()
-        waiting.append(producer.send_nowait(message.payload, **{**common, **message.options}))
-        if len(waiting) >= _IDS_WAITING_MAX:
-            await _settle(waiting, prints_ids)
-    await _settle(waiting, prints_ids)
+    """Every failure ends it, also while the input goes on: the first one is told."""
+    under_way: asyncio.Queue[Sent | None] = asyncio.Queue()  # As many as the producer has room for.
+    settling = asyncio.ensure_future(_settle(under_way, prints_ids))
+    sending = asyncio.ensure_future(_send(producer, source, common, under_way))
+    try:
+        await asyncio.wait([sending, settling], return_when=asyncio.FIRST_EXCEPTION)
+        await settling
+        await sending
+    finally:
+        for task in (sending, settling):
+            task.cancel()
+        await asyncio.gather(sending, settling, return_exceptions=True)
 
 
-async def _settle(waiting: list[Sent], prints_ids: bool) -> None:
-    for message_id in await asyncio.gather(*waiting):
+async def _send(
+    producer: Producer,
+    source: AsyncIterator[ToSend],
+    common: dict[str, Any],
+    under_way: asyncio.Queue[Sent | None],
+) -> None:
+    try:
+        async for message in source:
+            await producer.wait_room()
+            under_way.put_nowait(producer.send_nowait(message.payload, **{**common, **message.options}))
+    finally:
+        under_way.put_nowait(None)
+
+
+async def _settle(under_way: asyncio.Queue[Sent | None], prints_ids: bool) -> None:
+    while (sent := await under_way.get()) is not None:
+        message_id = await sent
         if prints_ids:
             print(message_id, flush=True)
-    waiting.clear()
 
 
 def _compression(name: str) -> CompressionType:
     if name.lower() not in COMPRESSIONS:
-        raise ConfigError(f"--compression is one of {', '.join(COMPRESSIONS)}, not {name!r}")
+        raise ArgumentError(f"--compression is one of {', '.join(COMPRESSIONS)}, not {name!r}")
     return COMPRESSIONS[name.lower()]
 
 
 def _property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--property takes NAME=VALUE, not {text!r}")
+        raise ArgumentError(f"--property takes NAME=VALUE, not {text!r}")
     return name, value

@@ -15,7 +15,7 @@ from magnetar.cli.flags import AsJson
 from magnetar.cli.message_lines import flush, print_message
 from magnetar.cli.output import EXIT_INTERRUPTED
 from magnetar.client import EARLIEST, LATEST, MessageId, PulsarClient, Reader
-from magnetar.errors import ConfigError, EndOfTopicError
+from magnetar.errors import ArgumentError, EndOfTopicError
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.system import SystemRuntime
 from magnetar.topic.seek import AtMessage, AtTime, TimeAgo, parse_place
@@ -78,7 +78,7 @@ def _start(text: str, topic: str, admin_url: str, now_ms: int) -> MessageId | in
             return max(now_ms - ms, 0)
     client, path = AdminClient(admin_url), topic_path(TopicName.parse(topic))
     if client.get(f"{path}/partitions")["partitions"]:
-        raise ConfigError(f"{text} counts messages of one topic, and {topic} has partitions: read one of them")
+        raise ArgumentError(f"{text} counts messages of one topic, and {topic} has partitions: read one of them")
     found = client.get(f"{path}/place", at=text)
     if found["ledgerId"] >= LATEST.ledger_id:
         return LATEST

@@ -18,7 +18,7 @@ from magnetar.cli.options import ConfigFile, Settings, load_effective
 from magnetar.config.bookie import NO_HTTP
 from magnetar.config.load import Assignment, Effective
 from magnetar.config.root import Config
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 from magnetar.runtime.event_loop import run
 
 DEFAULT_DIRECTORY = "magnetar-data"
@@ -46,9 +46,11 @@ def standalone(
 ) -> None:
     """Run until a signal ends it; prints one JSON line when it is ready."""
     if bookies not in (_OWN, _EXISTING):
-        raise ConfigError(f"--bookies is {_OWN} or {_EXISTING}, not {bookies!r}")
+        raise ArgumentError(f"--bookies is {_OWN} or {_EXISTING}, not {bookies!r}")
     if bookies == _EXISTING and metadata is None:
-        raise ConfigError("--bookies existing: say where they are registered, with --metadata zk://host:2181")
+        raise ArgumentError("--bookies existing: say where they are registered, with --metadata zk://host:2181")
+    if not directory:
+        raise ArgumentError("--dir is empty: say where everything is to be kept")
     effective = _effective(directory, port, metadata, config, settings)
     setup_server_log(effective)
     has_bookie = bookies == _OWN

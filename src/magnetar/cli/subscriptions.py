@@ -11,7 +11,7 @@ from magnetar.cli.admin_client import AdminClient, quote, topic_path
 from magnetar.cli.admin_options import DEFAULT_ADMIN_URL, AdminUrl, SubscriptionArgument, TopicArgument
 from magnetar.cli.flags import AsJson, Force, confirm
 from magnetar.cli.output import print_json, print_table
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 
 Place: TypeAlias = Annotated[
     str,
@@ -92,7 +92,7 @@ def skip(
 ) -> None:
     """Count messages as acknowledged."""
     if everything == bool(count):
-        raise ConfigError("say how many to skip: --count N, or --all")
+        raise ArgumentError("say how many to skip: --count N, or --all")
     AdminClient(url).post(f"{_path(topic, subscription)}/{'skip_all' if everything else f'skip/{count}'}")
 
 

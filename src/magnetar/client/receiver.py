@@ -164,10 +164,15 @@ class Receiver(Attachment):
             whole = self._chunks.add(messages[0])
             messages = [] if whole is None else [whole]
         behind = self._behind
-        if behind is None or behind.batch_index < 0:
+        if behind is None:
             return messages
-        # A broker begins with whole entries: of a batch, what lies before the place sought or read comes, too.
-        return [message for message in messages if message.id[:2] != behind[:2] or message.id > behind]
+        if behind.batch_index >= 0:
+            # A broker begins with whole entries: of a batch, what lies before the place sought or read comes, too.
+            return [message for message in messages if message.id[:2] != behind[:2] or message.id > behind]
+        if self._start is None:  # The broker keeps the place, and has begun behind it.
+            return messages
+        # It begins with the entry that it is told, and this one is the last that is not wanted.
+        return [message for message in messages if message.id[:2] != behind[:2]]
 
     def _discard(self, command: CommandMessage, error: MalformedEntryError) -> None:
         ack = BaseCommand(type=BaseCommand.ACK)

@@ -1,7 +1,8 @@
 """Runs a program on uvloop, and turns a stop signal into one cancellation.
 
 Signals:   the first SIGTERM or SIGINT cancels the main coroutine, whose `finally` blocks are the graceful stop. The
-           second one finds the default handler again and ends the process at once, which the formats on disk survive.
+           second one ends the process at once, which the formats on disk survive; also when the loop stands still, as
+           while a pipe is written that nobody reads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any, TypeVar
 
 import uvloop
@@ -43,22 +45,21 @@ async def _run_until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | 
 class _Stop:
     def __init__(self, task: asyncio.Future[Any]) -> None:
         self.asked = False
-        self._listens = False
+        self._before: dict[signal.Signals, Any] = {}
         self._task = task
         self._loop = asyncio.get_running_loop()
 
     def listen(self) -> None:
-        self._listens = True
-        for number in STOP_SIGNALS:
-            self._loop.add_signal_handler(number, self._on_signal)
+        """Not by the loop's own handlers: they would be called only when it comes round."""
+        self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
 
     def ignore(self) -> None:
-        if self._listens:
-            self._listens = False
-            for number in STOP_SIGNALS:
-                self._loop.remove_signal_handler(number)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
-    def _on_signal(self) -> None:
-        self.ignore()
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         self.asked = True
-        self._task.cancel()
+        self._loop.call_soon_threadsafe(self._task.cancel)

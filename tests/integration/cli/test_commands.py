@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,36 @@ def test_lines_are_produced_read_and_consumed_once(magnetar: Shell) -> None:
     assert [json.loads(line)["key"] for line in copied.splitlines()] == ["k"] * 3
     magnetar("produce", magnetar.test.topic("copy"), "--json", text=copied)
     assert magnetar("read", magnetar.test.topic("copy"), "--from", "-1h") == "one\ntwo\nthree\n"
+
+
+def test_reading_begins_with_the_message_that_was_asked_for_be_it_alone_or_in_a_batch(
+    magnetar: Shell,
+) -> None:
+    topic = magnetar.test.topic()
+    for text in ("a\n", "b\nc\n", "d\n", "e\n"):
+        last = magnetar("produce", topic, "--ids", text=text).splitlines()
+    assert magnetar("read", topic, "--from", "-1") == "e\n"
+    assert magnetar("read", topic, "--from", last[0]) == "e\n"
+    assert magnetar("read", topic, "--from", "-2") == "d\ne\n"
+    assert magnetar("read", topic, "--from", "index:2") == "c\nd\ne\n"
+    assert magnetar("read", topic, "--from", "index:1") == "b\nc\nd\ne\n"
+
+
+def test_ids_are_printed_as_messages_are_stored_and_a_signal_ends_it_without_a_trace(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    command, environment = [*MAGNETAR, "produce", topic, "--ids"], clean_environment(**magnetar.variables)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number in range(3):
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "")
+    assert magnetar("read", topic) == "0\n1\n2\n"
 
 
 def test_the_end_of_a_terminated_topic_ends_those_who_follow_it(magnetar: Shell) -> None:

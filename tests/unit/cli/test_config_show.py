@@ -15,7 +15,7 @@ import pytest
 from magnetar.cli import main as cli
 from magnetar.cli.output import print_error, printable
 from magnetar.config.root import KEYS
-from magnetar.errors import ConfigError, NoNodeError
+from magnetar.errors import ArgumentError, ConfigError, NoNodeError
 from tests.commands import clean_environment, run_magnetar
 
 COMMAND = [sys.executable, "-m", "magnetar.cli.main"]
@@ -256,6 +256,13 @@ def test_an_error_of_the_program_is_one_line_and_exit_code_1(capsys: pytest.Capt
 def test_an_error_of_the_configuration_has_a_hint_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_error(ConfigError("wrong")) == 2
     assert "hint: " in capsys.readouterr().err
+
+
+def test_a_wrong_argument_has_exit_code_2_and_no_hint_about_the_configuration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert print_error(ArgumentError("--type is one of …")) == 2
+    assert capsys.readouterr().err == "magnetar: error: --type is one of …\n"
 
 
 @pytest.mark.parametrize(

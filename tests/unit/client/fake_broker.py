@@ -165,7 +165,7 @@ class Link(asyncio.Protocol):
         consumer = FakeConsumer(request.topic, epoch=request.consumer_epoch)
         if request.HasField("start_message_id"):
             start = request.start_message_id
-            begins = start.entryId + (0 if start.batch_index >= 0 else 1)
+            begins = 0 if start.entryId == 2**64 - 1 else start.entryId  # With that entry, as Pulsar's brokers do.
             consumer.next_entry = 0 if start.ledgerId == 2**64 - 1 else begins
             if start.ledgerId == 2**63 - 1:
                 consumer.next_entry = len(self.broker.topics[request.topic])

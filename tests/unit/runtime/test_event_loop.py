@@ -21,7 +21,7 @@ from magnetar.runtime.event_loop import run
 async def main():
     print("running", flush=True)
     try:
-        await asyncio.Event().wait()
+        {running}
     finally:
         print("stopping", flush=True)
         {stopping}
@@ -75,8 +75,17 @@ def test_second_signal_ends_a_program_that_does_not_stop() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
-def start(stopping: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM.format(stopping=stopping)]
+def test_second_signal_ends_a_program_whose_output_nobody_reads() -> None:
+    """Its loop stands still in a write, so the first one cannot be heard."""
+    with start("pass", running='print("." * 10_000_000)') as process:
+        assert next_line(process) == "running"
+        process.send_signal(signal.SIGINT)  # Of the same signal twice at once, one may be lost.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=DEADLINE_S) < 0
+
+
+def start(stopping: str, running: str = "await asyncio.Event().wait()") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM.format(running=running, stopping=stopping)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
