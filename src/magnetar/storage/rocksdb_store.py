@@ -4,6 +4,10 @@ Durable:   one synced write to RocksDB's log per batch. Its own files are flushe
 Damage:    a torn tail of RocksDB's log is what a crash leaves, and is dropped; any other damage there is an error when
            it is opened (`tolerate_corrupted_tail_records`; RocksDB's default would silently forget what was synced).
            Its tables have checksums too, and an iterator that met one tells only when it is asked: so it always is.
+Created:   RocksDB takes a directory without CURRENT for a new database, and makes one beside tables and logs that are
+           there. CURRENT is durable before it makes any of them, and before its second MANIFEST: with one of these and
+           without CURRENT, a file was lost, and nothing is touched. MANIFEST-000001 alone is what a crash leaves of a
+           first start.
 Full disk: RocksDB refuses every write after one that failed, and serves reads. Before the next try it is closed and
            opened again, which needs room. So a stand-in is opened first, read-only, which needs none: it serves reads
            from then on, also if the other cannot be opened, until a later try can. A lookup that is under way on the
@@ -15,7 +19,9 @@ Errors:    rocksdict raises plain `Exception` with RocksDB's text, translated he
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
@@ -38,6 +44,8 @@ _WRITE_BUFFER_BYTES = 16 * 2**20  # A batch is a few hundred KiB: a table file e
 _BLOCK_CACHE_BYTES = 16 * 2**20
 _OPEN_FILES_MAX = 256
 _INFO_LOGS_MAX = 2  # RocksDB's own diary.
+_CURRENT = "CURRENT"  # Names the MANIFEST, which names everything else.
+_BEHIND_CURRENT = re.compile(r"\d+\.(sst|log)|MANIFEST-(?!0*1$)\d+")
 _ALL_FILES = -1  # Opened at once: whoever compacts meanwhile may then remove them.
 
 _Answer = TypeVar("_Answer")
@@ -132,10 +140,25 @@ class RocksDbStore(OrderedStore):
             _log.warning("closing the location index %s: %s", self._path, error)
 
     def _opened(self, options: Options, *, read_only: bool) -> Rdict:
+        self._check_current()
         try:
             return _open(self._path, options, read_only=read_only)
         except Exception as error:
-            raise self._translated("open", error) from error
+            translated = self._translated("open", error)
+            if type(translated) is DiskError and "no such file" in str(error).lower():
+                raise IndexDamagedError(f"{translated}; {REMEDY}") from error
+            raise translated from error
+
+    def _check_current(self) -> None:
+        path = Path(self._path)
+        if not path.is_dir() or (path / _CURRENT).exists():
+            return
+        found = sorted(file.name for file in path.iterdir() if _BEHIND_CURRENT.fullmatch(file.name))
+        if found:
+            raise IndexDamagedError(
+                f"cannot open the location index {path}: its file {_CURRENT} is gone, and {found[0]} shows that there "
+                f"was one; {REMEDY}"
+            )
 
     def _ask(self, question: Callable[[Rdict], _Answer]) -> _Answer:
         while True:

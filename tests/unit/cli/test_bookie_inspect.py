@@ -372,6 +372,14 @@ def test_an_index_that_is_gone_is_rebuilt_with_all_ledgers_in_limbo(closed: Stop
     assert closed.awaits_limbo, "ledgers that were fenced without an entry are unknown"
 
 
+def test_an_index_that_lost_its_file_current_counts_as_lost(closed: Stopped) -> None:
+    (closed.index / "CURRENT").unlink()
+    assert "index rebuild" in closed.run("ledger", "ls").stderr
+    assert closed.document("index", "rebuild", "--force", code=1)["flags_lost"] is True
+    assert closed.ledgers() == {1: (5, 4, True, True), 2: (5, 4, True, True)}
+    assert closed.awaits_limbo
+
+
 def test_a_rebuild_that_was_killed_between_its_renames_goes_on_with_the_flags_set_aside(closed: Stopped) -> None:
     before = closed.ledgers()
     closed.index.rename(closed.index.with_name("index.old"))

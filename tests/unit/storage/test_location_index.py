@@ -220,6 +220,64 @@ class TestFullDevice:
         assert store._db is not seen
 
 
+class TestLostFiles:
+    """RocksDB makes a database anew where it finds no CURRENT, and says afterwards what else it has found."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        """With a table, and with a log as a kill leaves it."""
+        store = RocksDbStore(str(tmp_path / "made"))
+        store.write(Changes(put=[(b"a", b"1")]))
+        store.close()
+        store = RocksDbStore(str(tmp_path / "made"))
+        store.write(Changes(put=[(b"b", b"2")]))
+        shutil.copytree(tmp_path / "made", tmp_path / "index")
+        store.close()
+        return tmp_path / "index"
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    @pytest.mark.parametrize("left", ["*.sst", "*.log", "MANIFEST-*", "*"])
+    def test_without_current_nothing_is_made_beside_what_is_left(self, path: Path, left: str, read_only: bool) -> None:
+        kept = set(path.glob(left))
+        for file in path.iterdir():
+            if file.name == "CURRENT" or file not in kept:
+                file.unlink()
+        before = {file.name: file.read_bytes() for file in path.iterdir()}
+        for _ in range(2):
+            with pytest.raises(IndexDamagedError, match=r"CURRENT is gone.*magnetar bookie index rebuild"):
+                RocksDbStore(str(path), read_only=read_only)
+        assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+    def test_first_start_that_was_cut_off_goes_on(self, path: Path) -> None:
+        """The steps in which RocksDB makes a database, up to the one that gives CURRENT its name."""
+        shutil.rmtree(path)
+        for step in (
+            "",
+            "rocksdict-config.json",
+            "LOG",
+            "LOCK",
+            "000000.dbtmp",
+            "IDENTITY",
+            "MANIFEST-000001",
+            "000001.dbtmp",
+        ):
+            path.mkdir(exist_ok=True)
+            if step:
+                (path / step).write_bytes(b"{}" if step.endswith("json") else b"")
+            copy = Path(shutil.copytree(path, path.with_name(f"cut off at {step}")))
+            store = RocksDbStore(str(copy))
+            store.write(Changes(put=[(b"c", b"3")]))
+            assert list(store.ascending(b"", b"z")) == [(b"c", b"3")]
+            store.close()
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_without_its_manifest_the_error_says_what_to_do(self, path: Path, read_only: bool) -> None:
+        for file in path.glob("MANIFEST-*"):
+            file.unlink()
+        with pytest.raises(IndexDamagedError, match="magnetar bookie index rebuild"):
+            RocksDbStore(str(path), read_only=read_only)
+
+
 @pytest.mark.parametrize(
     ("reason", "error"),
     [
