@@ -6,6 +6,8 @@ Flags:     logs have no fences. They are taken over from the old index, as far a
            cannot be had is put in limbo and fenced: this node may have promised something that it no longer knows.
 Damage:    one bad log stops nothing else. If synced bytes are damaged, entries may be missing of any ledger, so all
            are put in limbo: a rebuilt index must not say "no" for what it could not read.
+Lost logs: so it is if the old index refers to a log that is not there, or to entries that its log does not have in that
+           place: then it is another file under that name.
 Torn end:  a crash leaves one in the log that was flushed to, and every such log stays without a footer until it is
            compacted. Bit rot in its last block looks the same, and its journal is long gone. Only the old index can
            tell them apart: a mark moves after the index was written, so the journal still has whatever the index does
@@ -43,6 +45,7 @@ class RebuildReport:
     """Where nothing stands that the old index refers to: what a crash left of a flush. The journal has it. (Or a
     rebuild before this one met damage there: then ledgers are in limbo since.)"""
     unreadable_logs: dict[int, str] = field(default_factory=dict)
+    """Those that are gone, too."""
     flags_lost: bool = False
     """Then ledgers fenced here without an entry are forgotten: treat this node as one that lost a disk."""
     locations_lost: bool = False
@@ -74,6 +77,9 @@ async def rebuild_index(
         except (StorageDamagedError, DiskError) as error:
             report.unreadable_logs[log_id] = str(error)
         report.logs += 1
+    _note_missing(dirs, known, report)
+    if old is not None and not report.locations_lost:
+        await _note_other_blocks(old, new, report)
     await new.apply(IndexBatch(flags=rebuild.flags(), mark=mark))
     return report
 
@@ -118,22 +124,65 @@ async def _read_flags(old: LocationIndex, known: _Old) -> None:
 
 async def _read_locations(old: LocationIndex, known: _Old) -> None:
     """All of them, little as that is beside the logs: one that cannot be read may be of the block in question."""
-    async for extent in _all_extents(old):
-        known.ledgers.add(extent.ledger_id)
-        log_id, offset, size = extent.place
-        known.log_ends[log_id] = max(known.log_ends.get(log_id, 0), offset + size)
+    async for extents in _all_extents(old):
+        for extent in extents:
+            known.ledgers.add(extent.ledger_id)
+            log_id, offset, size = extent.place
+            known.log_ends[log_id] = max(known.log_ends.get(log_id, 0), offset + size)
 
 
-async def _all_extents(index: LocationIndex) -> AsyncIterator[Extent]:
+async def _all_extents(index: LocationIndex) -> AsyncIterator[list[Extent]]:
+    """Page by page."""
     ledger = 0
     while ledgers := await index.ledgers(ledger):
         for ledger_id in ledgers:
             first = 0
             while extents := await index.extents(ledger_id, first):
-                for extent in extents:
-                    yield extent
+                yield extents
                 first = extents[-1].ids[0] + 1
         ledger = ledgers[-1] + 1
+
+
+# --- the old one and the logs -----------------------------------------------------------------------------------------
+
+
+def _note_missing(dirs: LedgerDirs, known: _Old, report: RebuildReport) -> None:
+    for log_id in sorted(known.log_ends.keys() - set(dirs.log_ids())):
+        report.unreadable_logs[log_id] = (
+            f"{log_path(log_id)} is in none of the ledger directories, and the old index has entries in it: they are "
+            "lost on this bookie"
+        )
+
+
+async def _note_other_blocks(old: LocationIndex, new: LocationIndex, report: RebuildReport) -> None:
+    """Once for each log in which nothing else was found wrong."""
+    noted = report.unreadable_logs.keys() | {damage.log_id for damage in report.damage}
+    async for extents in _all_extents(old):
+        doubtful = [extent for extent in extents if extent.place.log_id not in noted]
+        for extent in await _absent(new, doubtful):
+            log_id, offset, _ = extent.place
+            noted.add(log_id)
+            report.unreadable_logs[log_id] = (
+                f"{log_path(log_id)} at {offset}: it lacks entries of ledger {extent.ledger_id} that the old index has "
+                "there, so it is another log than that one knew; they are lost on this bookie"
+            )
+
+
+async def _absent(new: LocationIndex, extents: list[Extent]) -> list[Extent]:
+    try:
+        present = await new.present(extents)
+    except IndexDamagedError:  # One of them has other entries.
+        present = [False] * len(extents)
+    doubtful = [extent for extent, is_there in zip(extents, present, strict=True) if not is_there]
+    return [extent for extent in doubtful if not await _has_all(new, extent)]
+
+
+async def _has_all(new: LocationIndex, extent: Extent) -> bool:
+    """Entry by entry: blocks that compaction wrote may be cut into other extents when they are read again."""
+    for entry_id in extent.ids:
+        if all(found.place != extent.place for found in await new.find_all(extent.ledger_id, entry_id)):
+            return False
+    return True
 
 
 # --- the new one ------------------------------------------------------------------------------------------------------

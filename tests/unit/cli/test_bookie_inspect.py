@@ -404,6 +404,15 @@ def test_a_damaged_log_puts_all_rebuilt_ledgers_in_limbo(closed: Stopped) -> Non
     assert not closed.awaits_limbo, "the old index has the names of all that may be missing"
 
 
+def test_a_log_that_is_gone_is_named_by_a_rebuild_and_puts_all_ledgers_in_limbo(closed: Stopped) -> None:
+    closed.log.unlink()
+    done = closed.run("index", "rebuild", "--force")
+    assert done.returncode == 1
+    assert "logs/00000000.log is in none of the ledger directories" in done.stderr
+    assert {ledger: row[3] for ledger, row in closed.ledgers().items()} == {1: True, 2: True, FENCED_ONLY: True}
+    assert not closed.awaits_limbo, "the old index has the names of all that may be missing"
+
+
 def test_bit_rot_at_the_end_of_an_unfinished_log_puts_all_rebuilt_ledgers_in_limbo(unfinished: Stopped) -> None:
     flip(unfinished.log, unfinished.log.stat().st_size - 5)
     done = unfinished.run("index", "rebuild", "--force")

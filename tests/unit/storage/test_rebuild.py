@@ -125,6 +125,40 @@ async def test_log_that_cannot_be_read_at_all_stops_no_other() -> None:
     assert 0 < report.entries < len(expected)
 
 
+async def test_log_that_is_gone_puts_ledgers_in_limbo_if_the_old_index_refers_to_it() -> None:
+    world, _ = await world_with_entries()
+    await world.runtime.disk(world.roots[0], name="d").remove(log_path(0))
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert list(report.unreadable_logs) == [0]
+    assert "none of the ledger directories" in report.unreadable_logs[0]
+    assert report.may_miss_entries
+    assert not report.may_miss_ledgers
+    assert all(flags.limbo for _, flags in await new.all_flags())
+    assert await new.ledgers(), "the other logs are there"
+
+
+async def test_other_log_under_the_name_of_one_that_is_gone_puts_ledgers_in_limbo() -> None:
+    world, _ = await world_with_entries()
+    disk = world.runtime.disk(world.roots[0], name="d")
+    other = World(config=small_config(log_bytes_max=4096))
+    storage = await other.open()
+    add(storage, [entry_bytes(ledger, entry, 200) for ledger in range(5, 8) for entry in range(20)])
+    await storage.flush()
+    await storage.aclose()
+    theirs = await other.runtime.disk(other.roots[0], name="d").open(log_path(0))
+    content = bytes(await theirs.read(0, theirs.size))
+    await theirs.aclose()
+    await disk.remove(log_path(0))
+    file = await disk.open(log_path(0), create=True)
+    await file.append_and_sync([content])
+    await file.aclose()
+    new, report, _ = await rebuilt(world, old=world.image)
+    assert report.damage == []
+    assert list(report.unreadable_logs) == [0]
+    assert "another log" in report.unreadable_logs[0]
+    assert all(flags.limbo for _, flags in await new.all_flags())
+
+
 async def test_torn_end_that_a_crash_left_is_no_damage() -> None:
     world = World()
     storage = await world.open()
