@@ -182,7 +182,8 @@ class JournalRepair:
 
         damage: JournalDamagedError | None = None
         try:
-            await replay_files(disk, DIRECTORY, self._positions[path], deliver)
+            is_begun = bool(await journal_names(disk, DIRECTORY))  # One without any is begun anew, below.
+            await replay_files(disk, DIRECTORY, self._positions[path], deliver, is_begun=is_begun)
         except JournalDamagedError as error:
             damage = error
         await replay.finish()

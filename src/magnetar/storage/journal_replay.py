@@ -4,6 +4,8 @@ Torn:      bytes that are no group, at the end of the last file in use, with no 
            write is followed by its sync before the next one begins, so a crash can tear only the last one.
 Damaged:   every other thing that is no group; a gap in the sequence numbers; a file that is missing. The error names
            file and offset, and nothing on the disk has been changed by then.
+Headers:   a file is made when the one before is ready to be written, its header durable. So a crash may have torn that of
+           the last file only, and not that of the only one if the journal was begun.
 Begun:     a journal has a file from its first life on, at every moment. If there is none at all, no file shows what is
            missing; that the journal was begun, the marks know (journal_mark.py).
 End:       zeros up to the end of a file. That is room that was prepared and not used.
@@ -15,8 +17,10 @@ Reused:    a file that was used before, as its header says, has groups of its fo
 Mark:      gaps that lie wholly at or below it do no harm: those records are no longer needed. So a file that ends there
            says nothing about what follows it.
 Limit:     damage in the very last group looks like a torn write, unless the journal was closed behind it, or opened
-           again since: a closing group, or the floor in the next file's header, shows that something is missing. And
-           if only a file is left that was prepared behind the one in use, nothing tells of that one.
+           again since: a closing group, or the floor in the next file's header, shows that something is missing. The
+           same holds for any number of last groups of the last file in use that are cut off, or zeros by now: that is
+           how its end looks. And if only a file is left that was prepared behind the one in use, nothing tells of that
+           one.
 Read next: journal_files.py for what is done about a torn tail
 """
 
@@ -125,6 +129,8 @@ async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver, 
     chain = _Chain(mark)
     before: FoundFile | None = None
     for index, file in enumerate(found, 1):
+        if not file.is_intact and (index < len(found) or (is_begun and index == 1)):
+            raise JournalDamagedError(file.path, 0, f"its header is wrong, though it was durable once; {_ADVICE}")
         await _replay_file(disk, file, chain, deliver, may_be_torn=index >= used_count)
         if before is not None and file.number != before.number + 1:
             _check_hole(before, file, chain)
@@ -187,7 +193,7 @@ async def later_group(window: Window, file_id: int, offset: int, first_sequence:
 
 async def _replay_file(disk: Disk, found: FoundFile, chain: _Chain, deliver: Deliver, *, may_be_torn: bool) -> None:
     if not found.is_intact:
-        if found.is_in_use or not may_be_torn:
+        if found.is_in_use:
             raise JournalDamagedError(
                 found.path, 0, f"its header is wrong, though records were written behind it; {_ADVICE}"
             )

@@ -261,6 +261,28 @@ async def test_several_damaged_files_and_one_that_is_gone_are_got_past(store: Me
     world.machine.release_dead()
 
 
+async def test_an_only_file_without_its_header_is_set_aside_and_the_journal_begins_anew(store: MetadataStore) -> None:
+    world = World(journals=1)
+    await write_and_crash(world, store)
+    disk = world.runtime.disk("/journal-0", name="remover")
+    *others, last = await journal_files(world)
+    for name in others:
+        await disk.remove(f"{DIRECTORY}/{name}")
+    file = await disk.open(f"{DIRECTORY}/{last}")
+    await file.truncate(10)
+    await file.sync()
+    await file.aclose()
+    await disk.aclose()
+    with pytest.raises(JournalDamagedError, match=last):
+        await start(world, store)
+    report = await run_repair(world, store)
+    assert report.set_aside == [f"/journal-0/{DIRECTORY}/{last}.damaged"]
+    node = await start(world, store)
+    await check_flags(node)
+    await node.aclose()
+    world.machine.release_dead()
+
+
 async def test_a_name_that_is_taken_is_not_overwritten(store: MetadataStore) -> None:
     world = World(journals=1)
     await write_and_crash(world, store)

@@ -203,7 +203,7 @@ async def test_crash_at_any_moment_of_opening_files_that_were_never_used_leaves_
             device = await device_with(content)
             opening = await crashed_while_opening(device, turns, kind, mark=7)
             assert files(device)
-            assert await replay_of(device, mark=7, is_begun=True) == []
+            assert await replay_of(device, mark=7, is_begun=not torn) == []
     assert opening.done()
     assert not opening.cancelled(), "the last one was late enough for it to finish"
 
@@ -303,6 +303,21 @@ async def test_file_that_is_not_the_last_cut_short_is_damage_even_between_groups
     second = group_offsets(content[FIRST])[1]
     error = await expect_damage({**content, FIRST: content[FIRST][:second]}, SECOND, FILE_HEADER_BYTES)
     assert "record 2" in str(error) or "records 2 to 2" in str(error)
+
+
+@pytest.mark.parametrize("left", [b"", b"MNJF" + bytes(6), bytes(5_000)], ids=["empty", "cut off", "zeros"])
+async def test_file_in_use_without_its_header_is_damage_as_a_prepared_one_follows_it(left: bytes) -> None:
+    content = await crashed(b"first", b"second")
+    await expect_damage({**content, FIRST: left}, FIRST, 0)
+
+
+@pytest.mark.parametrize("left", [b"", b"MNJF" + bytes(6), bytes(5_000)], ids=["empty", "cut off", "zeros"])
+async def test_only_file_of_a_journal_that_was_begun_has_a_header(left: bytes) -> None:
+    device = await device_with({FIRST: left})
+    with pytest.raises(JournalDamagedError, match=FIRST):
+        await replay_of(device, is_begun=True)
+    assert files(device) == {FIRST: left}
+    assert await replay_of(device) == [], "the first start was cut off while it made the file"
 
 
 async def test_missing_file_in_the_middle_is_damage() -> None:
