@@ -4,8 +4,8 @@ Torn:      bytes that are no group, at the end of the last file in use, with no 
            write is followed by its sync before the next one begins, so a crash can tear only the last one.
 Damaged:   every other thing that is no group; a gap in the sequence numbers; a file that is missing. The error names
            file and offset, and nothing on the disk has been changed by then.
-Headers:   a file is made when the one before is ready to be written, its header durable. So a crash may have torn that of
-           the last file only, and not that of the only one if the journal was begun.
+Headers:   a file is made when the one before is ready to be written, its header durable. So a crash may have torn that
+           of the last file only, and not that of the only one if the journal was begun.
 Begun:     a journal has a file from its first life on, at every moment. If there is none at all, no file shows what is
            missing; that the journal was begun, the marks know (journal_mark.py).
 End:       zeros up to the end of a file. That is room that was prepared and not used.

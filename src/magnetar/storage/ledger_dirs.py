@@ -59,7 +59,7 @@ class LedgerDirs:
                     "these are not the directories of one bookie, or one was copied"
                 )
             self._dir_of[log_id] = directory
-            self._next_log_id = max(self._next_log_id, log_id + 1)
+            self.note_log(log_id)
 
     def log_ids(self) -> list[int]:
         return sorted(self._dir_of)
@@ -71,6 +71,10 @@ class LedgerDirs:
                 f"{log_path(log_id)} is in none of the ledger directories: is one of them missing or not mounted?"
             )
         return directory
+
+    def note_log(self, log_id: int) -> None:
+        """There was one with this id. If it is lost, no other gets it: that would hide the loss."""
+        self._next_log_id = max(self._next_log_id, log_id + 1)
 
     def new_log(self) -> tuple[int, LedgerDir]:
         """Ids are never reused, so an index that is behind cannot point into a file that came later."""

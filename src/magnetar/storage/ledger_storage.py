@@ -103,6 +103,9 @@ class LedgerStorage:
                 f"location index: it is complete up to journal record {mark}, but the journal was told {journal_mark}: "
                 f"it lost what it had synced, or belongs to another bookie; {REMEDY}"
             )
+        last_log = await index.last_log()
+        if last_log is not None:
+            dirs.note_log(last_log)
         # Not the index's own, which may be ahead: the last life may have flushed a record that its journal then lost
         # with the power. The journal gives that number out again, and the mark must not be past it by then.
         storage._mark = journal_mark

@@ -2,7 +2,8 @@
 
 Invariant: a batch is all or nothing, and durable when `apply` returns. "Not here" is said only when everything that
            could say otherwise was read and its checksum was right; anything else is IndexDamagedError.
-Keys:      "E" + extent key (extents.py) · "F" + ledger_id u64 → flags (ledger_flags.py) · "M" → mark i64, crc32c u32
+Keys:      "E" + extent key (extents.py) · "F" + ledger_id u64 → flags (ledger_flags.py) · "M" → mark i64, crc32c u32 ·
+           "L" → the greatest log id that an extent ever had i64, crc32c u32
 Mark:      written with the flush it stands for. If the journal's own mark is ahead of this one, the index has lost
            what was synced: ledger_storage.py refuses to open it.
 Lanes:     reads have one, writes another: a read does not wait for a sync.
@@ -27,12 +28,14 @@ from magnetar.storage.ordered_store import Changes, OrderedStore
 _EXTENT: Final = b"E"
 _FLAGS: Final = b"F"
 _MARK: Final = b"M"
+_LAST_LOG: Final = b"L"
+_NO_LOG: Final = -1
 _LEDGER = struct.Struct(">Q")
 _POSITION = struct.Struct(">QQ")  # Ledger, entry: the head of an extent's key.
 _PLACE_MAX: Final = b"\xff" * 8
-_MARK_VALUE = struct.Struct("<qI")
+_NUMBER_VALUE = struct.Struct("<qI")
 _ENCODED_AT_ONCE: Final = 500  # About a millisecond: while the lane's thread computes, the loop stands still.
-_MARK_NUMBER = struct.Struct("<q")
+_NUMBER = struct.Struct("<q")
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class IndexBatch:
     flags: dict[int, LedgerFlags] = field(default_factory=dict)
     dropped_flags: list[int] = field(default_factory=list)
     mark: int | None = None
+    last_log: int | None = None
+    """The greatest log id that is known, if it is none of the extents'."""
 
 
 class EntryIds(NamedTuple):
@@ -60,12 +65,26 @@ class LocationIndex:
         self._store = store
         self._reading = reading
         self._writing = writing
+        self._last_log: int | None = None  # As it is stored, or about to be; None: not looked up yet.
 
     async def apply(self, batch: IndexBatch) -> None:
         changes = _changes(batch)
         for first in range(0, len(batch.extents), _ENCODED_AT_ONCE):
             changes.put += await self._writing(_encoded, batch.extents[first : first + _ENCODED_AT_ONCE])
-        await self._writing(self._store.write, changes)
+        if self._last_log is None:
+            stored = await self.last_log()
+            if self._last_log is None:  # Else another batch was faster.
+                self._last_log = _NO_LOG if stored is None else stored
+        last_log = max([extent.place.log_id for extent in batch.extents], default=_NO_LOG)
+        last_log = max(last_log, _NO_LOG if batch.last_log is None else batch.last_log)
+        if last_log > self._last_log:  # From here to the lane at once: a batch with a lesser one must not come behind.
+            self._last_log = last_log
+            changes.put.append((_LAST_LOG, _sealed(last_log)))
+        try:
+            await self._writing(self._store.write, changes)
+        except BaseException:
+            self._last_log = None
+            raise
 
     async def find(self, ledger_id: int, entry_id: int) -> Extent | None:
         """One extent that holds the entry."""
@@ -106,7 +125,11 @@ class LocationIndex:
 
     async def mark(self) -> int | None:
         """Up to which everything is in here; None before the first flush."""
-        return await self._reading(_mark, self._store)
+        return await self._reading(_number, self._store, _MARK, "its mark")
+
+    async def last_log(self) -> int | None:
+        """The greatest id of a log that an extent was ever in; None before the first."""
+        return await self._reading(_number, self._store, _LAST_LOG, "the id of its last log")
 
     async def aclose(self) -> None:
         await self._writing(self._store.close)
@@ -132,9 +155,13 @@ def _changes(batch: IndexBatch) -> Changes:
     put = changes.put
     put.extend((_FLAGS + _LEDGER.pack(ledger), encode_flags(ledger, flags)) for ledger, flags in batch.flags.items())
     if batch.mark is not None:
-        number = _MARK_NUMBER.pack(batch.mark)
-        put.append((_MARK, number + struct.pack("<I", crc32c(number))))
+        put.append((_MARK, _sealed(batch.mark)))
     return changes
+
+
+def _sealed(number: int) -> bytes:
+    packed = _NUMBER.pack(number)
+    return packed + struct.pack("<I", crc32c(packed))
 
 
 def _matching(store: OrderedStore, ledger_id: int, entry_id: int) -> Iterator[Extent]:
@@ -244,11 +271,11 @@ def _all_flags(store: OrderedStore, first: int, limit: int) -> list[tuple[int, L
     return found
 
 
-def _mark(store: OrderedStore) -> int | None:
-    value = store.get(_MARK)
+def _number(store: OrderedStore, key: bytes, what: str) -> int | None:
+    value = store.get(key)
     if value is None:
         return None
-    if len(value) != _MARK_VALUE.size or _MARK_VALUE.unpack(value)[1] != crc32c(value[: _MARK_NUMBER.size]):
-        raise IndexDamagedError(f"location index: its mark has a wrong checksum; {REMEDY}")
-    mark: int = _MARK_VALUE.unpack(value)[0]
-    return mark
+    if len(value) != _NUMBER_VALUE.size or _NUMBER_VALUE.unpack(value)[1] != crc32c(value[: _NUMBER.size]):
+        raise IndexDamagedError(f"location index: {what} has a wrong checksum; {REMEDY}")
+    number: int = _NUMBER_VALUE.unpack(value)[0]
+    return number

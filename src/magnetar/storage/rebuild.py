@@ -80,7 +80,8 @@ async def rebuild_index(
     _note_missing(dirs, known, report)
     if old is not None and not report.locations_lost:
         await _note_other_blocks(old, new, report)
-    await new.apply(IndexBatch(flags=rebuild.flags(), mark=mark))
+    last_log = max(known.log_ends, default=None)
+    await new.apply(IndexBatch(flags=rebuild.flags(), mark=mark, last_log=last_log))
     return report
 
 

@@ -137,6 +137,23 @@ async def test_log_that_is_gone_puts_ledgers_in_limbo_if_the_old_index_refers_to
     assert await new.ledgers(), "the other logs are there"
 
 
+async def test_id_of_a_newest_log_that_is_gone_is_not_used_again() -> None:
+    world, _ = await world_with_entries()
+    dirs = await LedgerDirs.open(world.runtime, world.roots)
+    newest = dirs.log_ids()[-1]
+    await dirs.aclose()
+    await world.runtime.disk(world.roots[0], name="d").remove(log_path(newest))
+    for image in (world.image, (await rebuilt(world, old=world.image))[2]):
+        world.image = image
+        storage = await world.open()
+        add(storage, [entry_bytes(9, 0, 200)])
+        await storage.flush()
+        (found,) = await storage.index.extents(9)
+        assert found.place.log_id > newest
+        await storage.aclose()
+        await world.runtime.disk(world.roots[0], name="d").remove(log_path(found.place.log_id))
+
+
 async def test_other_log_under_the_name_of_one_that_is_gone_puts_ledgers_in_limbo() -> None:
     world, _ = await world_with_entries()
     disk = world.runtime.disk(world.roots[0], name="d")

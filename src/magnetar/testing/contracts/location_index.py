@@ -50,6 +50,18 @@ class LocationIndexContract:
         await harness.index.apply(IndexBatch(extents=[extent]))
         assert [await harness.index.find(7, entry) for entry in (10, 15, 19)] == [extent] * 3
 
+    async def test_greatest_log_is_remembered_also_when_nothing_refers_to_it_any_more(
+        self, harness: IndexHarness
+    ) -> None:
+        assert await harness.index.last_log() is None
+        await harness.index.apply(IndexBatch(extents=[*extents(7, [1], log_id=5), *extents(7, [2], log_id=3)]))
+        await harness.restart()
+        await harness.index.apply(IndexBatch(deleted_ledgers=[7], extents=extents(8, [1], log_id=4)))
+        assert await harness.index.last_log() == 5
+        await harness.index.apply(IndexBatch(last_log=6))
+        await harness.crash()
+        assert await harness.index.last_log() == 6
+
     async def test_entries_around_an_extent_are_not_found(self, harness: IndexHarness) -> None:
         await harness.index.apply(IndexBatch(extents=extents(7, range(10, 20))))
         for ledger_id, entry_id in [(7, 9), (7, 20), (6, 15), (8, 15), (7, 0), (7, ID_MAX)]:
