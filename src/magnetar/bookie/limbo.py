@@ -8,7 +8,8 @@ Who:       every ledger that is not closed and has this bookie in its last ensem
            such entry" cuts nothing off: who reads goes to the next bookie.
 Journal:   what can be read is flushed to entry logs and index; a file that is damaged is set aside (renamed, never
            removed), and replay goes on with the file behind it. A journal that is left without any file gets a new one:
-           a start takes one without for damaged.
+           a start takes one without for damaged. A mark that is damaged is made anew, so that all that the journal
+           still has is replayed.
 Order:     flags durable in the index → journal files set aside → the cookie in a directory that was lost. Until the
            last of these is done, the bookie refuses to start as before; killed at any line, the repair is run again.
            The marks that say so (REPAIRING) go last, also the one that a rebuild of the index without its fences left.
@@ -45,7 +46,7 @@ from magnetar.storage.journal_format import (
     is_intact,
 )
 from magnetar.storage.journal_mark import NAME as MARK_FILE
-from magnetar.storage.journal_mark import JournalMark
+from magnetar.storage.journal_mark import JournalMark, Marks, decode_marks, encode_marks
 from magnetar.storage.journal_replay import journal_names, replay_files
 from magnetar.storage.journal_window import Window
 from magnetar.storage.ledger_flags import NO_FLAGS
@@ -273,8 +274,8 @@ async def repair(
     ledger_paths = [directory.path for directory in directories.ledger]
     lost_ledgers = [directory for directory in lost if directory.path in ledger_paths]
     journals = {d.path: d.disk for d in directories.all if d.path in directories.layout.journal}
+    await _restore_marks(directories, journals, lost_ledgers)
     if lost_ledgers:
-        await _restore_marks(directories, journals, lost_ledgers)
         await rebuild_index()
     marks = await JournalMark.open({d.path: d.disk for d in directories.ledger}, directories.layout.journal)
     repairing = JournalRepair(marks, journals, report, entropy)
@@ -294,16 +295,23 @@ async def repair(
 async def _restore_marks(
     directories: BookieDirectories, journals: Mapping[str, Disk], lost_ledgers: list[Directory]
 ) -> None:
-    """A directory without a mark counts as 0, and replay would ask for files that are long gone."""
-    known = [content for d in directories.ledger if (content := await d.read(MARK_FILE)) is not None]
-    for directory in lost_ledgers:
-        if await directory.read(MARK_FILE) is not None:
-            continue  # From a repair that was interrupted.
-        if known:  # Whichever: the lowest of all is in force.
-            await directory.write(MARK_FILE, known[0])
-            continue
-        marks = await JournalMark.open({directory.path: directory.disk}, directories.layout.journal)
-        await marks.move_all({path: await _before_first_file(disk) for path, disk in journals.items()})
+    """A directory without a mark counts as 0, and replay would ask for files that are long gone. One that is damaged is
+    as good as none."""
+    lost_paths = [directory.path for directory in lost_ledgers]
+    found = {directory.path: await directory.read(MARK_FILE) for directory in directories.ledger}
+    known = [content for content in found.values() if content is not None and decode_marks(content) is not None]
+    for directory in directories.ledger:
+        content = found[directory.path]
+        if content in known or (content is None and directory.path not in lost_paths):
+            continue  # There since a repair that was interrupted, or never moved yet.
+        if content is not None:  # What replaces it may hide that something is missing: no start before the flags.
+            await directories.first_ledger.write(REPAIR_FILE, b"")
+        # Whichever: the lowest of all is in force.
+        await directory.write(MARK_FILE, known[0] if known else await _marks_of_all(directories, journals))
+
+
+async def _marks_of_all(directories: BookieDirectories, journals: Mapping[str, Disk]) -> bytes:
+    return encode_marks(Marks({path: await _before_first_file(journals[path]) for path in directories.layout.journal}))
 
 
 async def _before_first_file(disk: Disk) -> int:

@@ -331,8 +331,8 @@ def _conclude(bookie: StoppedBookie, check: Check, as_json: bool) -> None:
     if check.bad_entries:
         bookie.problems.append(
             StorageDamagedError(
-                f"{check.bad_entries} of {check.entries} entries cannot be read here; auto-recovery can copy them from "
-                "other bookies. If the index is at fault and not a log: magnetar bookie index rebuild"
+                f"{check.bad_entries} of {check.entries} entries cannot be read here; readers find them on other "
+                "bookies, if those have them. If the index is at fault and not a log: magnetar bookie index rebuild"
             )
         )
     about = {"ledgers": check.ledgers, "entries": check.entries, "bytes": check.bytes, "bad_entries": check.bad_entries}

@@ -209,11 +209,11 @@ def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | No
         )
     problems.extend(LogDamagedError(f"{_where(damage)}: {_meaning(damage, report)}") for damage in report.damage)
     if report.may_miss_entries:
-        can_start = "" if report.may_miss_ledgers else "the bookie can start, and "
+        can_start = "" if report.may_miss_ledgers else "; the bookie can start"
         problems.append(
             LogDamagedError(
-                "entries may be missing: all ledgers are in limbo now, so that no wrong answer is given; "
-                f"{can_start}auto-recovery should copy its ledgers from others"
+                "entries may be missing: all ledgers are in limbo now, so that no wrong answer is given, and readers "
+                f"find them on other bookies{can_start}"
             )
         )
     if report.may_miss_ledgers:

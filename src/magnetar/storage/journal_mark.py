@@ -210,8 +210,8 @@ async def _read(directory: str, disk: Disk) -> Marks:
     if marks is None:
         raise MarkDamagedError(
             f"{directory}/{NAME} is damaged, so nobody knows where the journal must be replayed from: copy {NAME} "
-            "from another ledger directory of this bookie; if there is none, give this bookie up: format it, "
-            "and auto-recovery copies its entries from others"
+            "from another ledger directory of this bookie; if there is none, let it go on with all that the journal "
+            "still has: magnetar bookie limbo --metadata URL, with the same directories"
         )
     return marks
 

@@ -11,7 +11,7 @@ from magnetar.bookie.directories import COOKIE_FILE, REPAIR_FILE, open_directori
 from magnetar.bookie.identity import establish, identify_for_repair, restore_port
 from magnetar.bookie.limbo import RepairReport, Suspects, find_suspects, repair
 from magnetar.config.bookie import BookieConfig
-from magnetar.errors import ConfigError, CookieMismatchError, JournalDamagedError
+from magnetar.errors import ConfigError, CookieMismatchError, JournalDamagedError, MarkDamagedError
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.cookies import CookieStore
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -279,6 +279,25 @@ async def test_an_only_file_without_its_header_is_set_aside_and_the_journal_begi
     assert report.set_aside == [f"/journal-0/{DIRECTORY}/{last}.damaged"]
     node = await start(world, store)
     await check_flags(node)
+    await node.aclose()
+    world.machine.release_dead()
+
+
+@pytest.mark.parametrize("journals", [1, 2])
+@pytest.mark.parametrize("damaged", [1, 2], ids=["one of two", "both"])
+async def test_a_damaged_mark_is_made_anew_and_nothing_that_the_journal_has_is_missing(
+    store: MetadataStore, journals: int, damaged: int
+) -> None:
+    world = World(journals=journals)
+    written = await write_and_crash(world, store)
+    for root in world.ledgers[:damaged]:
+        world.machine.device(root).flip_bit("lastmark", 10)
+    with pytest.raises(MarkDamagedError, match="magnetar bookie limbo"):
+        await start(world, store)
+    await run_repair(world, store)
+    node = await start(world, store)
+    await check_flags(node)
+    assert await missing_of(node, written) == []
     await node.aclose()
     world.machine.release_dead()
 

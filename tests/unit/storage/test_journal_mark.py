@@ -131,7 +131,9 @@ async def test_damaged_mark_is_named_with_what_to_do() -> None:
     device = SimDevice()
     await (await opened(device)).move(5)
     device.flip_bit("ledgers-2/lastmark", 10)
-    with pytest.raises(MarkDamagedError, match=r"/data/ledgers-2/lastmark is damaged.*copy lastmark from another"):
+    with pytest.raises(
+        MarkDamagedError, match=r"/data/ledgers-2/lastmark is damaged.*copy lastmark from another.*bookie limbo"
+    ):
         await opened(device)
 
 
