@@ -18,10 +18,10 @@ Errors:    rocksdict raises plain `Exception` with RocksDB's text, translated he
 
 from __future__ import annotations
 
+import glob
 import logging
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
@@ -150,14 +150,12 @@ class RocksDbStore(OrderedStore):
             raise translated from error
 
     def _check_current(self) -> None:
-        path = Path(self._path)
-        if not path.is_dir() or (path / _CURRENT).exists():
-            return
-        found = sorted(file.name for file in path.iterdir() if _BEHIND_CURRENT.fullmatch(file.name))
-        if found:
+        names = sorted(glob.glob("*", root_dir=self._path))  # noqa: PTH207 - no names if there is no directory
+        found = [name for name in names if _BEHIND_CURRENT.fullmatch(name)]
+        if found and _CURRENT not in names:
             raise IndexDamagedError(
-                f"cannot open the location index {path}: its file {_CURRENT} is gone, and {found[0]} shows that there "
-                f"was one; {REMEDY}"
+                f"cannot open the location index {self._path}: its file {_CURRENT} is gone, and {found[0]} shows that "
+                f"there was one; {REMEDY}"
             )
 
     def _ask(self, question: Callable[[Rdict], _Answer]) -> _Answer:
