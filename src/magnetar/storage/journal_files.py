@@ -21,9 +21,11 @@ Read next: journal_replay.py for how they are read
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.errors import DiskFullError, FileMissingError
 from magnetar.runtime.disk import Disk, File
 from magnetar.runtime.entropy import Entropy
 from magnetar.storage.journal_format import FILE_HEADER_BYTES, FileHeader, encode_file_header, file_name
@@ -152,6 +154,16 @@ class JournalFiles:
         return count
 
     async def _rewrite(self, found: FoundFile) -> None:
+        try:
+            await self._write_anew(found)
+        except DiskFullError as error:
+            with contextlib.suppress(FileMissingError):
+                await self._disk.remove(_REWRITTEN)  # It would take the room that is freed for the next try.
+            needed = found.end - found.needed_from + FILE_HEADER_BYTES
+            raise DiskFullError(f"{error} (starting takes {needed:,} bytes, to copy the last journal file)") from error
+        await self._disk.rename(_REWRITTEN, found.path)
+
+    async def _write_anew(self, found: FoundFile) -> None:
         source = await self._disk.open(found.path)
         try:
             copy = await self._disk.open(_REWRITTEN, create=True)
@@ -164,7 +176,6 @@ class JournalFiles:
                 await copy.aclose()
         finally:
             await source.aclose()
-        await self._disk.rename(_REWRITTEN, found.path)
 
 
 async def _copy(source: File, start: int, end: int, target: File) -> None:

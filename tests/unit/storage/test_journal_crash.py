@@ -227,7 +227,7 @@ async def test_each_sync_is_needed() -> None:
     assert sorted({site.rpartition(":")[2] for site in sites}) == [
         "Journal._write",
         "Journal._write_end",
-        "JournalFiles._rewrite",
+        "JournalFiles._write_anew",
         "JournalFiles.create",
         "JournalFiles.forget_through",
         "JournalFiles.open",

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from magnetar.config.journal import JournalConfig
-from magnetar.errors import JournalDamagedError
+from magnetar.errors import DiskFullError, JournalDamagedError
 from magnetar.sim.device import Crash, SimDevice
 from magnetar.sim.disk import SimDisk
 from magnetar.storage.journal import Journal
@@ -117,6 +117,19 @@ async def test_any_lost_page_of_the_last_group_is_a_torn_tail() -> None:
 async def test_zeros_behind_the_last_group_are_the_end() -> None:
     data = (await crashed(b"first", b"second"))[FIRST]
     assert await replay({FIRST: data + bytes(10_000)}) == numbered(b"first", b"second")
+
+
+async def test_start_that_finds_the_device_full_leaves_the_room_for_the_next_one_and_says_how_much_it_takes() -> None:
+    content = await crashed(b"x" * 1_000)
+    device = await device_with(content)
+    device.leave_room(500)
+    life = Life(device)
+    with pytest.raises(DiskFullError, match="starting takes 1,"):
+        await life.open()
+    await life.disk.aclose()
+    assert files(device) == {FIRST: content[FIRST]}
+    device.leave_room(len(content[FIRST]) + 4_096)
+    assert await replay_of(device) == numbered(b"x" * 1_000)
 
 
 async def test_last_file_with_a_torn_header_is_removed() -> None:
