@@ -63,10 +63,10 @@ class ApacheKafka:
         return self._child.pid
 
     def _format(self) -> None:
-        """A directory is prepared once, for a cluster of this name."""
+        """A directory is prepared once, for a cluster of this name; one that begins with "-" is no option."""
         name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = java_command(
-            "kafka.tools.StorageTool", "format", "-t", name, "-c", self._config,
+            "kafka.tools.StorageTool", "format", f"--cluster-id={name}", "-c", self._config,
             jvm=_TOOL_JVM, logging=self._logging, jars=KAFKA,
         )  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
