@@ -11,8 +11,8 @@ idle-memory       resident memory of all processes ten seconds after that, admin
 Modules are compiled before, as installers do and as Apache's jars are; an environment that keeps Python from writing
 bytecode would have it compile them at every start.
 The client is often the limit: its CPU is shown, and the server's CPU per message stands beside each row. What else took
-cores from them, the host of a virtual machine included, is shown as well: a percentile is at its mercy, so rows of those
-are measured more often.
+cores from them, the host of a virtual machine included, is shown as well: a percentile is at its mercy, so rows of
+percentiles are measured more often.
 `python -m bench.pulsar --rows ready` measures some rows only.
 """
 
