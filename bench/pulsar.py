@@ -80,7 +80,7 @@ class Sample:
     @property
     def other_cores(self) -> float:
         """Busy with what is neither server nor client: what makes a figure doubtful."""
-        return max(0.0, (self.machine_cpu_s - self.server_cpu_s) / self.elapsed_s - self.figures["cpu"])
+        return max(0.0, (self.machine_cpu_s - self.server_cpu_s - self.figures["cpu_s"]) / self.elapsed_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def main() -> None:
     figures = MEASUREMENTS[what](*arguments)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
-    print(json.dumps({**figures, "cpu": cpu / (time.monotonic() - began)}))
+    print(json.dumps({**figures, "cpu": cpu / (time.monotonic() - began), "cpu_s": cpu}))
     return None
 
 

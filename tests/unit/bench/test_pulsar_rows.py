@@ -23,6 +23,7 @@ def test_a_percentile_is_measured_more_often_than_a_rate() -> None:
 
 
 def test_cores_busy_elsewhere_are_those_of_neither_server_nor_client() -> None:
-    sample = Sample({"messages": 1_000, "cpu": 0.5}, server_cpu_s=1.0, machine_cpu_s=5.0, elapsed_s=4.0)
+    figures = {"messages": 1_000, "cpu": 1.0, "cpu_s": 2.0}  # The share is of the client's own time, which is shorter.
+    sample = Sample(figures, server_cpu_s=1.0, machine_cpu_s=5.0, elapsed_s=4.0)
     assert sample.other_cores == 0.5
     assert sample.server_cpu_us == 1_000
