@@ -27,25 +27,27 @@ demo: bytecode  ## the product end to end: the server is killed under load, Spar
 example-pipeline: bytecode  ## a declarative pipeline of Spark on topics, from nothing to its result
 	@$(RUN) -m examples.declarative
 
-lint: $(STAMP)  ## ruff, mypy --strict, house rules and import rules
+lint: $(STAMP)  ## ruff, mypy --strict, and the rules of the house: imports, references, prose
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(RUN) -m tools.house_rules
 	$(RUN) -m tools.import_rules
+	$(RUN) -m tools.doc_refs
+	$(RUN) -m tools.prose_rules
 
 format: $(STAMP)  ## let ruff format and fix what it can
 	$(VENV)/bin/ruff check --fix-only --quiet .
 	$(VENV)/bin/ruff format --quiet .
 
-# Files go to two processes in the order they are found: those with real processes first, so that the end is even.
+# Files go to four processes in the order they are found: those with real processes, which mostly wait, come first.
 test: bytecode  ## the fast tests: unit, contracts, real processes
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 4
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 4
 
-sim: $(STAMP)  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics|staging]
+sim: bytecode  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics|staging]
 	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(KIND),--kind $(KIND))
 
-sim-mutants: $(STAMP)  ## planted bugs: the simulator must catch every one of them
+sim-mutants: bytecode  ## planted bugs: the simulator must catch every one of them
 	$(RUN) -m magnetar.sim.mutants
 
 fuzz: $(STAMP)  ## mutated input against every decoder [ONLY=target] [SECONDS=20] [SEED=n]
@@ -54,8 +56,8 @@ fuzz: $(STAMP)  ## mutated input against every decoder [ONLY=target] [SECONDS=20
 soak: bytecode  ## the long runs, ending in a JSON verdict [ONLY=part] [SEED=n]
 	$(RUN) -m soak $(ONLY) $(if $(SEED),--seed $(SEED))
 
-interop: bytecode  ## against Apache's own servers and classes [ONLY=part]
-	$(RUN) -m interop $(ONLY)
+interop: bytecode  ## against Apache's own servers and classes [ONLY=part] [of ONLY=differential: MINUTES=m SEED=n]
+	$(RUN) -m interop $(ONLY) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 bench: bytecode  ## measured against peers in the same run [ONLY=part]
 	$(RUN) -m bench $(ONLY)

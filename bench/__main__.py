@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import bookie, cli, ledger, metadata, pulsar, spark
+from bench import admin, bookie, cli, ledger, metadata, pulsar, spark
 from bench.report import Row, print_table, write_json
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
+    "admin": admin.run,
     "bookie": bookie.run,
     "cli": cli.run,
     "ledger": ledger.run,

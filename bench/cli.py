@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.report import Row, Side, print_table
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 
 RUNS = 10
 AIM_MS = 200.0

@@ -25,8 +25,8 @@ import uvloop
 
 from interop.ledger.ours import our_client
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.wire.bookkeeper.digests import Entry
 
 TIMEOUT_MS = 60_000  # As the Java generator's: a slow disk is measured, not punished.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.interleave import Worker, measure
 from bench.report import Row
-from magnetar.testing.zookeeper import ZooKeeperServer
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 
 WORKER = "bench.metadata_worker"
 PEER = "kazoo, one at a time"

@@ -43,7 +43,7 @@ from interop.jars import PULSAR, jar_folder
 from interop.pulsar.apache import ApacheStandalone
 from interop.pulsar.servers import MagnetarStandalone, Standalone
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.process_tree import descendants
+from magnetar.testing.processes.child import descendants
 
 PEER = "Apache Pulsar 4.2.4"
 FLOOR = 0.7

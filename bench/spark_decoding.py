@@ -19,13 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from magnetar.broker.schemas.avro.encoder import encode_value
-from magnetar.broker.schemas.avro.parser import parse_schema
-from magnetar.broker.schemas.data import SchemaData, SchemaType
+from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.parser import parse_schema
+from magnetar.schemas.data import SchemaData, SchemaType
 from magnetar.spark.decoding import Columns, DecodeOptions, EntryDecoder, EntryRun, raw_columns, topic_columns
 from magnetar.wire.pulsar.batch import encode_batched_message
-from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.entry import broker_entry_header
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 BATCH_MESSAGES = 1000

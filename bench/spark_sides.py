@@ -24,9 +24,8 @@ from interop.pulsar.servers import MagnetarStandalone
 from interop.spark.kafka import ApacheKafka
 from interop.spark.kill_hook import PYTHONPATH
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.process_tree import descendants
-from magnetar.testing.processes import Child
-from magnetar.testing.pulsar_load import connect
+from magnetar.testing.processes.child import Child, descendants
+from workloads.pulsar_load import connect
 
 PARTITIONS = 2
 ANSWER_TIMEOUT_S = 600.0

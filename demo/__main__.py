@@ -1,7 +1,7 @@
 """Tells what it does while it does it, ends with an audit on Spark, and exits 1 if anything acknowledged is not there.
 
 Ends:      the server is killed at the end, by the kernel if need be; its directory is removed. The report stays.
-Read next: magnetar/testing/pulsar_load.py (the load), docs/audit.md (what is compared), soak/pulsar_kills.py (the same,
+Read next: workloads/pulsar_load.py (the load), docs/audit.md (what is compared), soak/pulsar_kills.py (the same,
            100 times)
 """
 
@@ -14,15 +14,15 @@ from rich.console import Console
 
 from demo.consumer import DemoConsumer
 from demo.shell import run_demo
-from magnetar.spark.pipelines.audit import AuditOptions, AuditResult
-from magnetar.spark.pipelines.audit import run as run_audit
-from magnetar.spark.pipelines.audit_table import print_result
+from magnetar.spark.pipelines.audit.run import AuditOptions, AuditResult
+from magnetar.spark.pipelines.audit.run import run as run_audit
+from magnetar.spark.pipelines.audit.table import print_result
 from magnetar.spark.pipelines.failures import translated
 from magnetar.spark.session import session
 from magnetar.testing.audit_clients import PulsarClient
 from magnetar.testing.audit_log import AuditLog
-from magnetar.testing.pulsar_load import NumberedLoad, connect
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
+from workloads.pulsar_load import NumberedLoad, connect
 
 TOPIC = "persistent://public/default/demo"
 SUBSCRIPTION = "billing"

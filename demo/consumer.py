@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pulsar
 
-from magnetar.testing.processes import wait_for
-from magnetar.testing.pulsar_load import END_TIMEOUT_S, number_of
+from magnetar.testing.processes.child import wait_for
+from workloads.pulsar_load import END_TIMEOUT_S, number_of
 
 _POLL_MS: Final = 500
 _PAUSE_S: Final = 0.05

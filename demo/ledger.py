@@ -3,7 +3,7 @@
 Tells what it does while it does it, prints the table, and exits 1 if anything that was acknowledged is not there.
 
 Ends:      every process it starts is killed at the end, by the kernel if need be; the directory is removed.
-Read next: magnetar/testing/ledger_load.py (the writer), magnetar/testing/ledger_check.py (what is counted)
+Read next: workloads/ledger_load.py (the writer), workloads/ledger_check.py (what is counted)
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from magnetar.config.root import Config
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.ledger_check import Tally, read_back
-from magnetar.testing.ledger_load import ACK_QUORUM, IN_FLIGHT, WRITE_QUORUM
-from magnetar.testing.ledger_writer import Stream, WriterProcess
-from magnetar.testing.process_cluster import ProcessCluster
-from magnetar.testing.processes import wait_for
+from magnetar.testing.processes.child import wait_for
+from magnetar.testing.processes.cluster import ProcessCluster
+from workloads.ledger_check import Tally, read_back
+from workloads.ledger_load import ACK_QUORUM, IN_FLIGHT, WRITE_QUORUM
+from workloads.ledger_writer import Stream, WriterProcess
 
 BOOKIES = 4
 RATE = 3_000  # Entries a second: a load that a laptop's disk can take.
@@ -91,7 +91,7 @@ class Demo:
         self._wait(lambda: self._stream.last is not left, "the next writer's ledger")
         kept = self._stream.recovered[left.ledger_id] + 1 - left.acknowledged
         self._say(
-            f"another writer has recovered it: closed behind entry {self._stream.recovered[left.ledger_id]} "
+            f"another writer has recovered it: closed after entry {self._stream.recovered[left.ledger_id]} "
             f"({kept} of those under way were kept), and goes on in ledger {self._stream.last.ledger_id}"
         )
         self._wait_acknowledged(ENTRIES_PER_STEP)

@@ -19,13 +19,13 @@ from fuzz.engine import Target
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import BookieUnavailableError, MagnetarError, RemoteProtocolError
 from magnetar.ids import BookieId
-from magnetar.ledger.bookie_channel import BookieChannel
-from magnetar.ledger.channel import Channel
-from magnetar.ledger.connection import Connection
+from magnetar.ledger.channels.bookie_channel import BookieChannel
+from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.connection import Connection
 from magnetar.wire.bookkeeper import messages as m
 from magnetar.wire.bookkeeper.client import decode_response, decode_responses, encode_request
 from magnetar.wire.bookkeeper.codes import Code, code_of_number
-from magnetar.wire.bookkeeper.frames import PREFIX, Buffer, frame_end
+from magnetar.wire.bookkeeper.frames import PREFIX, VERSION_MAX, Buffer, frame_end
 from magnetar.wire.bookkeeper.hot_path import (
     encode_add_responses,
     encode_reads,
@@ -34,7 +34,6 @@ from magnetar.wire.bookkeeper.hot_path import (
     scan_read_responses,
     scan_reads,
 )
-from magnetar.wire.bookkeeper.packet import VERSION_MAX
 from magnetar.wire.bookkeeper.server import encode_response
 
 _PROTOCOL = (RemoteProtocolError,)

@@ -16,14 +16,13 @@ from fuzz import bookkeeper_answers
 from fuzz.bookkeeper_answers import first_frame_is_whole
 from fuzz.engine import Target
 from magnetar.errors import DigestMismatchError, RemoteProtocolError
-from magnetar.wire.bookkeeper.availability import decode_availability, encode_availability
+from magnetar.wire.bookkeeper.availability import AvailabilityEncoder, decode_availability
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
-from magnetar.wire.bookkeeper.frames import PREFIX, PREFIX_BYTES
+from magnetar.wire.bookkeeper.frames import PREFIX, PREFIX_BYTES, VERSION_MAX, Flag, Operation, PacketHeader
 from magnetar.wire.bookkeeper.hot_path import AddRun, parse_context
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, ReadEntry, Refusal
-from magnetar.wire.bookkeeper.packet import VERSION_MAX, Flag, Operation, PacketHeader
 from magnetar.wire.bookkeeper.server import RequestDecoder
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "bookkeeper-frames.json"
@@ -165,7 +164,9 @@ def _entry_target(kind: DigestType, golden: dict[str, bytes]) -> Target:
 
 def _availability_corpus(golden: dict[str, bytes]) -> list[bytes]:
     made = [value for name, value in golden.items() if name.startswith("entries/")]
-    return [*made, encode_availability(entry for entry in range(100) if entry % 3)]
+    encoder = AvailabilityEncoder()
+    encoder.add(entry for entry in range(100) if entry % 3)
+    return [*made, encoder.encoded()]
 
 
 def _availability(data: bytes) -> object:

@@ -18,7 +18,7 @@ from fuzz.engine import Target
 from fuzz.stored_records import TornError, found, resealed
 from magnetar.errors import JournalDamagedError
 from magnetar.runtime.disk import Disk
-from magnetar.storage.journal_format import (
+from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     ExplicitLac,
     Fence,
@@ -38,7 +38,7 @@ from magnetar.storage.journal_format import (
     is_intact,
     record_header,
 )
-from magnetar.storage.journal_replay import replay_files
+from magnetar.storage.journal.replay import replay_files
 
 T = TypeVar("T")
 

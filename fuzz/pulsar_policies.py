@@ -11,16 +11,11 @@ import struct
 from pathlib import Path
 
 from fuzz.engine import Target
-from magnetar.broker.names import TopicName
 from magnetar.broker.policies.event_schema import parsed_event_schema
 from magnetar.broker.policies.events import decode_event, encode_event
-from magnetar.broker.policies.merge import Documents, merge_policies
+from magnetar.broker.policies.registry import merge_policies
+from magnetar.broker.policies.rows import Documents
 from magnetar.broker.resources.documents import decode
-from magnetar.broker.schemas.avro.equality import is_same
-from magnetar.broker.schemas.avro.parser import parse_schema
-from magnetar.broker.schemas.avro.resolution import mismatch
-from magnetar.broker.schemas.data import SchemaData, SchemaType
-from magnetar.broker.schemas.validation import check_schema
 from magnetar.config.root import Config
 from magnetar.errors import (
     InvalidNameError,
@@ -29,6 +24,12 @@ from magnetar.errors import (
     MalformedEntryError,
     MalformedMetadataError,
 )
+from magnetar.names import TopicName, decode_name
+from magnetar.schemas.avro.parser import parse_schema
+from magnetar.schemas.avro.resolution import mismatch
+from magnetar.schemas.avro.schema import is_same
+from magnetar.schemas.data import SchemaData, SchemaType
+from magnetar.schemas.validation import check_schema
 
 _GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 _NAMES = ("t", "persistent://a/b/c-partition-3", "non-persistent://a/b/é", "a/b/__change_events")
@@ -79,7 +80,7 @@ def _policies(data: bytes) -> object:
 def _name(data: bytes) -> object:
     topic = TopicName.parse(data.decode("utf-8", "replace"))
     assert TopicName.parse(str(topic)) == topic, "another name after a round"
-    assert TopicName.from_log_name(topic.log_name) == topic, "another name by its log"
+    assert decode_name(topic.encoded) == topic.local, "another name by its log"
     topic.without_partition()
     return topic
 

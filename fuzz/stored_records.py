@@ -13,8 +13,7 @@ from crc32c import crc32c
 from fuzz.engine import Target
 from magnetar.bookie.read_only import Status, decode_status, encode_status
 from magnetar.errors import IndexDamagedError, LogDamagedError
-from magnetar.storage import extents
-from magnetar.storage.entry_log_format import (
+from magnetar.storage.entry_log.format import (
     BLOCK_HEADER_BYTES,
     ENTRIES,
     LEDGERS,
@@ -27,9 +26,10 @@ from magnetar.storage.entry_log_format import (
     encode_header,
     encode_ledger_map,
 )
-from magnetar.storage.extents import BlockPlace, Extent
 from magnetar.storage.frames import add_frame, by_ledger, scan_frames
-from magnetar.storage.journal_mark import ONLY, Marks, decode_marks, encode_marks
+from magnetar.storage.index import extents
+from magnetar.storage.index.extents import BlockPlace, Extent
+from magnetar.storage.journal.mark import ONLY, Marks, decode_marks, encode_marks
 from magnetar.storage.ledger_flags import LedgerFlags, decode_flags, encode_flags
 
 _KEY = b"k" * 20

@@ -14,8 +14,8 @@ from magnetar.config.load import load
 from magnetar.errors import ConfigError, MalformedMetadataError
 from magnetar.ids import BookieId, LedgerId
 from magnetar.metadata.bookkeeper import ledger_codec
+from magnetar.metadata.bookkeeper.cluster import LedgerLayout, decode_layout, encode_layout
 from magnetar.metadata.bookkeeper.cookies import decode_cookie, encode_cookie
-from magnetar.metadata.bookkeeper.layout import LedgerLayout, decode_layout, encode_layout
 from magnetar.metadata.bookkeeper.paths import ledger_path_below_root, parse_ledger_path
 from magnetar.metadata.bookkeeper.service_info import decode_service_info, encode_service_info
 from magnetar.quorum.rack_table import parse_bookies_node

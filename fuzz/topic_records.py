@@ -11,20 +11,15 @@ import zlib
 
 from fuzz.engine import Target
 from magnetar.errors import MalformedEntryError, MalformedMetadataError, MissingDependencyError
-from magnetar.topic.compacted_entries import (
-    decode_compacted,
-    encode_compacted,
-    filtered_batch,
-    is_readable_batch,
-    keys_of,
-)
-from magnetar.topic.info import decode_info, encode_info
+from magnetar.topic.entry_format.compacted import decode_compacted, encode_compacted
+from magnetar.topic.entry_format.messages import filtered_batch, keys_of
+from magnetar.topic.log.managed_ledger import decode_managed_ledger, encode_managed_ledger
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import ZLIB, InfoMetadata, ManagedLedgerInfo
 from magnetar.wire.pulsar.batch import encode_batched_message
-from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.entry import broker_entry_header
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 _PLACE = Position(7, 300)
@@ -62,8 +57,8 @@ def _batch() -> bytes:
 
 
 def _read_node(data: bytes) -> object:
-    info = decode_info(data)
-    again = decode_info(encode_info(info))
+    info = decode_managed_ledger(data)
+    again = decode_managed_ledger(encode_managed_ledger(info))
     assert (again.properties, again.terminated) == (info.properties, info.terminated), "another topic after a round"
     assert [span.ledger_id for span in again.spans] == [span.ledger_id for span in info.spans], "other ledgers"
     return info
@@ -79,7 +74,7 @@ def _read_compacted(data: bytes) -> object:
 def _compact(data: bytes) -> object:
     entry = LogEntry(_PLACE, data)
     keys = keys_of(entry)
-    if is_readable_batch(entry.head.metadata):
+    if entry.head.is_readable_batch:
         wanted = {index for index, _, _ in keys if index % 2 == 0}
         kept = filtered_batch(entry, lambda index, _key: index in wanted)
         found = [] if kept is None else [index for index, _, _ in keys_of(LogEntry(_PLACE, kept))]

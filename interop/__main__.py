@@ -5,25 +5,54 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from pathlib import Path
 
-from interop.runner import Part, Suite, run_parts
+import pytest
 
-PARTS = ("metadata", "bookie", "ledger", "pulsar", "spark")
+from interop.jars import BOOKKEEPER, PULSAR, PULSAR_ADMIN, Jars, class_folder
+from magnetar.errors import MagnetarError
 
-
-def _parts_of(name: str) -> list[Part | Suite]:
-    """A folder has one part, or one for each make of server that its checks run on."""
-    module = importlib.import_module(f"interop.{name}.part")
-    return module.PARTS if hasattr(module, "PARTS") else [module.PART]
+PARTS: dict[str, tuple[Jars, ...]] = {
+    "metadata": (BOOKKEEPER,),
+    "bookie": (BOOKKEEPER,),
+    "ledger": (BOOKKEEPER,),
+    "pulsar": (PULSAR, PULSAR_ADMIN),
+    "differential": (PULSAR,),
+    "spark": (),
+}
+"""Each part is a folder of tests, and needs these of Apache's classes."""
+_HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m interop", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=PARTS, help="only this part; else all")
+    parser.add_argument("part", nargs="?", choices=PARTS, help="only this part; otherwise all")
     parser.add_argument("--check", default="", metavar="WORDS", help="only checks whose name has these words in it")
+    parser.add_argument("--minutes", type=float, help="of the differential part: hunt with new seeds for this long")
+    parser.add_argument("--seed", type=int, help="of the differential part: run this seed, or begin with it")
     arguments = parser.parse_args()
-    names = [arguments.part] if arguments.part else PARTS
-    return run_parts([part for name in names for part in _parts_of(name)], arguments.check)
+    if arguments.minutes is not None or arguments.seed is not None:
+        if arguments.part != "differential":
+            parser.error("--minutes and --seed belong to the differential part: python -m interop differential ...")
+        return importlib.import_module("interop.differential.__main__").main(_hunt(arguments))
+    return run([arguments.part] if arguments.part else list(PARTS), arguments.check)
+
+
+def run(parts: list[str], words: str) -> int:
+    """Returns the exit code. What has to be downloaded is downloaded first: it takes minutes, and says so."""
+    try:
+        for jars in dict.fromkeys(jars for part in parts for jars in PARTS[part]):
+            class_folder(jars)
+    except MagnetarError as error:
+        print(f"interop: nothing can be checked: {error}", file=sys.stderr)
+        return 1
+    folders = [str(_HERE / part) for part in parts]
+    return int(pytest.main([*folders, f"--check={words}"]))
+
+
+def _hunt(arguments: argparse.Namespace) -> list[str]:
+    given = {"--minutes": arguments.minutes, "--seed": arguments.seed}
+    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from interop.bookies import ROOT, Bookie
 from interop.java_program import java_command
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.processes import free_port
+from magnetar.testing.processes.child import free_port
 
 HOST = "127.0.0.1"
 DB = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"

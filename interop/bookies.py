@@ -20,8 +20,8 @@ from typing import Self
 from kazoo.client import KazooClient
 
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.processes import Child
-from magnetar.testing.zookeeper import ZooKeeperServer
+from magnetar.testing.processes.child import Child
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 
 ROOT = "/ledgers"
 READY_TIMEOUT_S = 120.0  # Three JVMs that start at once on two busy cores need a dozen seconds.

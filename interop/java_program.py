@@ -15,7 +15,7 @@ from typing import Any, Self
 from interop.jars import BOOKKEEPER, JAVA_MIN, Jars, class_folder, jar_folder
 from magnetar.errors import ProcessFailedError
 from magnetar.runtime.java import find_java
-from magnetar.testing.processes import Child
+from magnetar.testing.processes.child import Child
 
 _ANSWER_TIMEOUT_S = 60
 _OPENS = ("java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.io", "java.base/java.util.zip")

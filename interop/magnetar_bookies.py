@@ -12,7 +12,7 @@ from pathlib import Path
 
 from interop.bookies import Bookie, Registry, magnetar_program
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.processes import Child
+from magnetar.testing.processes.child import Child
 
 
 class MagnetarBookie(Bookie):

@@ -12,13 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak import bookie_kills, fuzzing, ledger_chaos, pulsar_kills, spark_kills, sqlite_kills
+from soak import (
+    bookie_kills,
+    descriptors,
+    fuzzing,
+    index_cuts,
+    ledger_chaos,
+    pulsar_kills,
+    spark_kills,
+    sqlite_errors,
+    sqlite_kills,
+    zookeeper_faults,
+)
 
 PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "bookie": [bookie_kills.soak],
     "ledger": [ledger_chaos.soak],
     "metadata": [sqlite_kills.soak],
     "fuzz": [fuzzing.soak],
+    "parts": [index_cuts.soak, descriptors.soak, sqlite_errors.soak, zookeeper_faults.soak],
     "pulsar": [pulsar_kills.soak],
     "spark": [spark_kills.soak],
 }

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from magnetar.testing.bookie_load import BookieLoad
-from magnetar.testing.bookie_process import BookieProcess, init_cluster
+from magnetar.testing.processes.servers import BookieProcess, init_cluster
+from workloads.bookie_load import BookieLoad
 
 HOST = "127.0.0.1"
 SOAK_KILLS = 300

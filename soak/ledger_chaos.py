@@ -1,8 +1,8 @@
 """Five bookies, a writer under constant load, and faults in turn; everything acknowledged is read back.
 
 Bookies are killed, paused and started again, and so is the writer: another one recovers its ledger and goes on. The
-faults stay within what is promised (magnetar.testing.chaos says which), so every acknowledged entry must be there, in
-order, once, byte for byte, on at least Qa bookies.
+faults stay within what is promised (workloads.chaos says which), so every acknowledged entry must
+be there, in order, once, byte for byte, on at least Qa bookies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.chaos import BOOKIE_SETTINGS, Chaos
-from magnetar.testing.ledger_check import Tally, count_copies, read_back
-from magnetar.testing.ledger_writer import Stream
-from magnetar.testing.process_cluster import ProcessCluster
+from magnetar.testing.processes.cluster import ProcessCluster
+from workloads.chaos import BOOKIE_SETTINGS, Chaos
+from workloads.ledger_check import Tally, count_copies, read_back
+from workloads.ledger_writer import Stream
 
 BOOKIES = 5
 SOAK_SECONDS = 180.0

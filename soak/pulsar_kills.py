@@ -16,9 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from magnetar.testing.pulsar_load import NumberedLoad, connect, read_back
-from magnetar.testing.pulsar_subscriber import ReceiptSubscriber
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
+from workloads.pulsar_load import NumberedLoad, ReceiptSubscriber, connect, read_back
 
 SOAK_KILLS = 100
 TOPIC = "persistent://public/default/killed"

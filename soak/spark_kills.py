@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from interop.spark.driver import Driver, kill
 from interop.spark.messages import compare, create_topic, read
-from magnetar.testing.broker_process import BrokerProcess
-from magnetar.testing.process_cluster import ProcessCluster
-from magnetar.testing.processes import wait_for
+from magnetar.testing.processes.child import wait_for
+from magnetar.testing.processes.cluster import ProcessCluster
+from magnetar.testing.processes.servers import BrokerProcess
 from soak.spark_load import KeyedLoad
 
 SOAK_KILLS: Final = 30

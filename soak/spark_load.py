@@ -12,7 +12,7 @@ from typing import Final
 
 from interop.spark.messages import value_of
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.pulsar_load import connect
+from workloads.pulsar_load import connect
 
 PAUSE_S: Final = 0.05
 END_TIMEOUT_S: Final = 120.0

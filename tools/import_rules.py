@@ -5,6 +5,9 @@
 Rows:      a folder may import rows above its own, and itself. The first row's members may import each other.
 Counted:   every import: at the top, inside functions, behind TYPE_CHECKING, and `import_module("magnetar.…")`. Where
            it is matters only for islands: the command line goes there inside functions.
+Rooms:     the folders inside some folders have rows too: ROOMS. Writing a ledger knows nothing of reading one.
+Protocols: the core knows none of the protocols that clients speak. Their codecs are for the front end of the same name
+           in broker/, for topic/entry_format/, and for what is itself a client. Nothing in broker/ imports a front end.
 To change the architecture, change ROWS and the table in ARCHITECTURE.md together.
 """
 
@@ -21,7 +24,7 @@ SOURCES = ROOT / "src" / "magnetar"
 PACKAGE = "magnetar"
 
 ROWS: list[tuple[str, ...]] = [
-    ("errors", "ids", "config"),
+    ("errors", "ids", "names", "words", "config"),
     ("runtime",),
     ("wire",),
     ("client",),
@@ -32,7 +35,7 @@ ROWS: list[tuple[str, ...]] = [
     ("ledger",),
     ("autorecovery",),
     ("topic",),
-    ("staging",),
+    ("schemas", "staging"),
     ("broker",),
     ("admin",),
     ("spark",),
@@ -40,6 +43,13 @@ ROWS: list[tuple[str, ...]] = [
     ("cli",),
 ]
 FREE_AMONG_THEMSELVES = ROWS[0]
+ROOMS: dict[str, list[tuple[str, ...]]] = {  # Folder → rows of its own folders. Files beside these are free.
+    "client": [("http",), ("producing", "consuming")],
+    "ledger": [("metadata",), ("channels",), ("reading", "writing"), ("recovery",)],
+    "topic": [("entry_format",), ("log",), ("cursor", "compaction")],
+    "spark": [("decoding", "encoding"), ("reading", "writing"), ("pipelines",)],
+    "sim": [("devices", "network"), ("ledgers",), ("topics",), ("staging",), ("mutants",)],
+}
 ISLANDS = frozenset({"spark"})  # Nothing else imports them: who installs the core does not need what they need.
 FERRIES = frozenset({"cli"})  # They may go to an island, but only inside functions: when a user asks for it.
 FILES_OF = {"__init__": "errors", "__main__": "cli"}  # Files of the package itself count as this folder.
@@ -48,6 +58,9 @@ THIRD_PARTY = {  # Package → folders that may import it.
     "pyspark": ("spark", "testing"),
 }
 SANS_IO = ("wire", "asyncio")  # Codecs decide and never do: this folder does not import that module.
+CLIENT_PROTOCOLS = frozenset({"pulsar", "kafka"})  # Each has a codec in wire/ and a front end in broker/.
+KNOW_PROTOCOLS = frozenset({"wire", "client", "admin", "spark", "lab", "sim", "testing", "cli"})
+ENTRY_FORMAT = ("topic", "entry_format")  # The only part of the core that knows what the bytes of an entry mean.
 
 _ROW_OF = {folder: number for number, row in enumerate(ROWS) for folder in row}
 
@@ -93,6 +106,8 @@ def _check(importer: list[str], folder: str, found: Import) -> Iterator[tuple[st
     elif len(parts) > 1:
         yield from _check_row(folder, parts[1], is_deferred=found.is_deferred)
         yield from _check_codecs(importer, parts)
+        yield from _check_core(importer, folder, parts)
+        yield from _check_rooms(importer, folder, parts)
 
 
 def _check_third_party(folder: str, package: str) -> Iterator[tuple[str, str]]:
@@ -125,6 +140,17 @@ def _check_row(folder: str, target: str, *, is_deferred: bool) -> Iterator[tuple
         yield "downward", f"{folder}/ is above {target}/ and must not know it: pass it in, or move the code"
 
 
+def _check_rooms(importer: list[str], folder: str, target: list[str]) -> Iterator[tuple[str, str]]:
+    if folder not in ROOMS or target[1] != folder or len(target) < 3:
+        return
+    row_of = {room: number for number, row in enumerate(ROOMS[folder]) for room in row}
+    ours, theirs = importer[2] if len(importer) > 2 else "", target[2]
+    if ours == theirs or ours not in row_of or theirs not in row_of:
+        return
+    if row_of[theirs] >= row_of[ours]:
+        yield "rooms", f"{folder}/{ours}/ must not know {folder}/{theirs}/: see ROOMS, which has the rows of {folder}/"
+
+
 def _check_codecs(importer: list[str], target: list[str]) -> Iterator[tuple[str, str]]:
     """A protocol's codec may use helpers that lie directly in wire/, and those know no protocol."""
     if importer[1:2] != ["wire"] or target[1] != "wire" or len(target) < 3:
@@ -135,6 +161,22 @@ def _check_codecs(importer: list[str], target: list[str]) -> Iterator[tuple[str,
             "codecs-apart",
             f"wire/{ours or ''} must not import wire/{theirs}: move what is shared to a module in wire/",
         )
+
+
+def _check_core(importer: list[str], folder: str, target: list[str]) -> Iterator[tuple[str, str]]:
+    """A second protocol is a folder in wire/ and one in broker/, and a form of entries: nothing else changes."""
+    if len(target) < 3 or target[2] not in CLIENT_PROTOCOLS:
+        return
+    protocol = target[2]
+    is_its_front_end = importer[1:3] == ["broker", protocol]
+    if target[1] == "wire" and folder not in KNOW_PROTOCOLS:
+        if not is_its_front_end and tuple(importer[1:3]) != ENTRY_FORMAT:
+            yield (
+                "core",
+                f"only broker/{protocol}/ and {'/'.join(ENTRY_FORMAT)}/ know wire/{protocol}/: ask them",
+            )
+    elif target[1] == "broker" and folder == "broker" and not is_its_front_end:
+        yield "core", f"the broker must not know its front end broker/{protocol}/: it is passed to Broker.open"
 
 
 def _protocol(module: list[str]) -> str | None:

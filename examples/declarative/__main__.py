@@ -24,8 +24,8 @@ from magnetar.client import EARLIEST, PulsarClient
 from magnetar.errors import MagnetarError, MissingDependencyError
 from magnetar.runtime.java import find_java
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.processes import Child, free_port
-from magnetar.testing.standalone_process import HOST, StandaloneProcess
+from magnetar.testing.processes.child import Child, free_port
+from magnetar.testing.processes.servers import HOST, StandaloneProcess
 
 HERE = Path(__file__).parent
 CUSTOMERS = ("Ada", "Barbara", "Edsger", "Grace", "Leslie")

@@ -14,7 +14,7 @@ from interop.apache import write_logging
 from interop.bookie.client import ENTRY_BYTES, PASSWORD, Quorum, wait_until
 from interop.bookies import ROOT
 from interop.java_program import java_command
-from magnetar.testing.processes import Child
+from magnetar.testing.processes.child import Child
 
 IN_FLIGHT = 100
 _CREATED = -1

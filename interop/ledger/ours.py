@@ -16,8 +16,8 @@ from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
 from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
 from magnetar.wire.bookkeeper.digests import DigestType, Entry
@@ -105,7 +105,7 @@ async def verify(reader: LedgerReader, last: int, *, first: int = 0, size: int =
     async for entry in reader.entries(first, last):
         check(reader.ledger_id, entry, wanted, size)
         wanted += 1
-    assert wanted == last + 1, f"entries end before {wanted}, not behind {last}"
+    assert wanted == last + 1, f"entries end before {wanted}, not after {last}"
 
 
 def check(ledger_id: int, entry: Entry, wanted: int, size: int = ENTRY_BYTES) -> None:

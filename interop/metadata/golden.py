@@ -21,7 +21,7 @@ from interop.java_program import JavaProgram
 from interop.metadata.fields import as_stored, cookie_fields, ledger_fields, service_info_fields
 from interop.metadata.samples import COOKIES, LEDGER_IDS, NODE_CTIME, SERVICE_INFOS, ledgers
 from magnetar.errors import MagnetarError
-from magnetar.metadata.bookkeeper.layout import HIERARCHICAL
+from magnetar.metadata.bookkeeper.cluster import HIERARCHICAL
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "bookkeeper-metadata.json"
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 from interop.spark.kill_hook import PYTHONPATH, ROOT
 from interop.spark.lines import Lines
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.processes import Child, wait_for
+from magnetar.testing.processes.child import Child, wait_for
 
 START_TIMEOUT_S = 180.0  # 10 s on a quiet machine.
 _KILL_TIMEOUT_S = 30.0

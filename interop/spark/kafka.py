@@ -19,7 +19,7 @@ from interop.apache import write_settings
 from interop.jars import KAFKA
 from interop.java_program import java_command
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.processes import Child, free_port
+from magnetar.testing.processes.child import Child, free_port
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 120.0  # 4 s on a quiet machine.

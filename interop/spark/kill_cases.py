@@ -17,7 +17,7 @@ from interop.spark.driver import Driver, JobFailedError, executor_of, kill
 from interop.spark.kill_hook import arm, environment
 from interop.spark.messages import Verdict, compare, create_topic, fill, read
 from interop.spark.without_intent import POINT_OF_THE_DECISION
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 
 LOCAL: Final = "local[2]"
 CLUSTER: Final = "local-cluster[2,1,1024]"

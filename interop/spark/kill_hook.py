@@ -112,8 +112,8 @@ def _stop_plans(point: KillPoint) -> None:
 
 
 def _stop_copies(point: KillPoint) -> None:
-    from magnetar.broker.staged_copy import StagedCopy
-    from magnetar.broker.staged_publishing import StagedPublishing
+    from magnetar.broker.staged.copy import StagedCopy
+    from magnetar.broker.staged.publishing import StagedPublishing
 
     make, append = StagedPublishing.__init__, StagedCopy._append
 

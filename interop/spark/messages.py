@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pulsar
 
-from magnetar.testing.pulsar_load import connect
+from workloads.pulsar_load import connect
 
 PARTITIONS: Final = 2
 PATIENCE_MS: Final = 30_000

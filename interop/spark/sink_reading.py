@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 
 from interop.spark.messages import each_message
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 
 
 @dataclass(frozen=True)

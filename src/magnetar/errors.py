@@ -1,9 +1,9 @@
 """The error tree: every failure a caller may handle, one class per situation.
 
-Policy is an attribute, so callers branch on `retryable` or `outcome_unknown` and never on message text.
-A message says what happened and, where a user can do something about it, what to do next.
-Foreign exceptions (`OSError`, ZooKeeper's, SQLite's) are translated where they enter; a broken invariant is an
-assertion, not an error from here.
+Invariant: the policy is an attribute, so callers branch on `retryable` or `outcome_unknown` and never on message text.
+           A message says what happened and, where a user can do something about it, what to do next. Foreign
+           exceptions (`OSError`, ZooKeeper's, SQLite's) are translated where they enter; a broken invariant is an
+           assertion, not an error from here.
 """
 
 from __future__ import annotations
@@ -17,17 +17,37 @@ class MagnetarError(Exception):
     retryable: ClassVar[bool] = False
     """The same call may succeed later, and repeating it does no harm."""
     outcome_unknown: bool = False
-    """The operation may or may not have been done; only looking tells. Of some classes only the instance knows."""
+    """The operation may or may not have been done; only a look shows it. For some classes only the instance knows."""
     wire_code: ClassVar[int | None] = None
-    """The number this situation has in the protocol it comes from, where there is one."""
+    """The number of this situation in its protocol, where one exists."""
+    asked_wrongly: bool = False
+    """The request itself is invalid, whatever the state of the system: it has to be changed."""
 
 
 class ConfigError(MagnetarError):
     """A setting is unknown, malformed or out of range; the message names it and where it came from."""
 
+    asked_wrongly = True
+
 
 class ArgumentError(ConfigError):
-    """What a command was given is not what it takes; the message says what that is."""
+    """A command has an invalid argument; the message says which values it takes."""
+
+
+class InputLineError(MagnetarError):
+    """A line of the input, or a message given as an argument, cannot be sent; the message names it."""
+
+
+class LineTooLongError(InputLineError):
+    """A line of the input is longer than an entry or a message may be; `number` counts lines from 1."""
+
+    def __init__(self, number: int, bytes_max: int) -> None:
+        super().__init__(f"line {number} of the input is longer than {bytes_max:,} bytes: make shorter lines")
+        self.number = number
+
+
+class ListenError(MagnetarError):
+    """A server cannot listen on its port; the message names the port and the option that chooses another one."""
 
 
 class MissingDependencyError(MagnetarError):
@@ -50,7 +70,7 @@ class DiskError(MagnetarError):
 
 
 class DiskFullError(DiskError):
-    """No room left on the device; freeing some helps."""
+    """The device has no room left; freeing some helps."""
 
     retryable = True
 
@@ -60,7 +80,7 @@ class FileMissingError(DiskError):
 
 
 class FileCutError(DiskError):
-    """A file ends before the end it had when it was opened. Whoever opens it again sees the end it has now."""
+    """A file ends before the end it had when it was opened. A File that is opened again has the present end."""
 
 
 class FileLockedError(DiskError):
@@ -68,22 +88,22 @@ class FileLockedError(DiskError):
 
 
 class SyncFailedError(DiskError):
-    """The device refused to make data durable. What was written since the last sync is gone: never retried."""
+    """The device refused to make data durable. Data since the last sync is lost: never retried."""
 
 
 # --- wire -------------------------------------------------------------------------------------------------------------
 
 
 class ProtocolError(MagnetarError):
-    """A wire rule was broken; the subclass says by whom."""
+    """A wire rule was broken; the subclass names the side."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """By the peer: close the connection."""
+    """The peer broke a rule: close the connection."""
 
 
 class LocalProtocolError(ProtocolError):
-    """By us: nothing was sent. A bug, or a value that the protocol version in use has no room for."""
+    """We broke a rule, and nothing was sent. A bug, or a value that the protocol version in use has no room for."""
 
 
 class MalformedEntryError(MagnetarError):
@@ -116,7 +136,7 @@ class NodeExistsError(MetadataError):
 
 
 class BadVersionError(MetadataError):
-    """Somebody else changed the node: read it again before deciding."""
+    """Another client changed the node: read it again before deciding."""
 
     wire_code = -103
 
@@ -150,7 +170,7 @@ class AccessDeniedError(MetadataError):
 
 
 class TransactionFailedError(MetadataError):
-    """No operation of the transaction was done; `cause` is why the one at `index` could not be."""
+    """No operation of the transaction was done; `cause` is the reason for the one at `index`."""
 
     def __init__(self, index: int, cause: MetadataError) -> None:
         super().__init__(f"operation {index} of the transaction: {cause}")
@@ -195,7 +215,7 @@ class MalformedMetadataError(MetadataError):
 
 
 class UnsupportedLayoutError(MetadataError):
-    """The cluster keeps its ledgers in a layout that we do not speak: nothing there may be touched."""
+    """The cluster keeps its ledgers in a layout that we do not know: nothing in it may be touched."""
 
 
 class ClusterExistsError(MetadataError):
@@ -203,7 +223,7 @@ class ClusterExistsError(MetadataError):
 
 
 class ClusterMissingError(MetadataError):
-    """There is no cluster at this place; initialise one first."""
+    """No cluster exists at this place; initialise one first."""
 
 
 class NoSuchLedgerError(NoNodeError):
@@ -211,7 +231,7 @@ class NoSuchLedgerError(NoNodeError):
 
 
 class LedgerExistsError(NodeExistsError):
-    """Somebody else made a ledger with this id."""
+    """Another client made a ledger with this id."""
 
 
 class LedgerIdsExhaustedError(MetadataError):
@@ -219,11 +239,11 @@ class LedgerIdsExhaustedError(MetadataError):
 
 
 class CookieMismatchError(MetadataError):
-    """A bookie is not what its cookie says, or has lost something since; the message says what differs."""
+    """A bookie does not match its cookie, or has lost something since; the message names the differences."""
 
 
 class BookieRegisteredError(MetadataError):
-    """Somebody else is registered under this bookie's id, and does not go away."""
+    """Another process is registered under this bookie's id, and stays."""
 
 
 # --- a bookie's storage -----------------------------------------------------------------------------------------------
@@ -234,37 +254,38 @@ class StorageError(MagnetarError):
 
 
 class EntryMissingError(StorageError):
-    """The ledger is known here and the entry is certainly not here."""
+    """The ledger is known here and the entry is certainly missing."""
 
 
 class LedgerMissingError(StorageError):
-    """Nothing of this ledger is here: no entry, no flag."""
+    """This bookie has nothing of the ledger: no entry, no flag."""
 
 
 class StorageDamagedError(StorageError):
-    """Stored bytes are not what was written: neither "yes" nor "no" can be said. The message names the place."""
+    """Stored bytes are not those that were written: neither "yes" nor "no" is a safe answer. The message names the
+    place."""
 
 
 class LogDamagedError(StorageDamagedError):
-    """In an entry log; the message names file and offset."""
+    """An entry log is damaged; the message names file and offset."""
 
 
 class IndexDamagedError(StorageDamagedError):
-    """In the location index; the message names the ledger. It can be rebuilt from the entry logs."""
+    """The location index is damaged; the message names the ledger. It can be rebuilt from the entry logs."""
 
 
 class TombstonesFullError(StorageError):
-    """Too many deleted ledgers still have to be remembered as fenced; the oldest go with time."""
+    """Too many deleted ledgers still have to be remembered as fenced; the oldest expire with time."""
 
     retryable = True
 
 
 class JournalError(StorageError):
-    """The journal of a bookie cannot do what was asked."""
+    """The journal of a bookie cannot do the operation."""
 
 
 class JournalDamagedError(JournalError):
-    """Something that was durable in the journal is missing or wrong. Nothing was cut, removed or skipped."""
+    """Durable data of the journal is missing or wrong. Nothing was cut, removed or skipped."""
 
     def __init__(self, path: str, offset: int | None, what: str) -> None:
         """Without an offset it is about the directory of the files."""
@@ -290,7 +311,7 @@ class JournalOverloadedError(JournalError):
 
 
 class MarkDamagedError(JournalError):
-    """The file that says where replay begins is damaged."""
+    """The file with the start of the replay is damaged."""
 
 
 # --- quorums and placement --------------------------------------------------------------------------------------------
@@ -298,6 +319,8 @@ class MarkDamagedError(JournalError):
 
 class InvalidQuorumError(MagnetarError):
     """Ensemble size, write quorum and ack quorum do not fit together; the message says which and what is allowed."""
+
+    asked_wrongly = True
 
 
 class NotEnoughBookiesError(MagnetarError):
@@ -309,7 +332,7 @@ class NotEnoughBookiesError(MagnetarError):
     def __init__(
         self, *, needed: int, known: int, writable: int, quarantined: int, excluded: int = 0, rule: str = ""
     ) -> None:
-        """`quarantined` and `excluded` are among the writable; `rule` says what the bookies that are there break."""
+        """`quarantined` and `excluded` are among the writable; `rule` is the rule that the existing bookies break."""
         what = f"not enough bookies: {needed} needed, {known} known, {writable} writable, {quarantined} quarantined"
         if excluded:
             what += f", {excluded} excluded because they failed or are in use"
@@ -331,14 +354,14 @@ class LedgerError(MagnetarError):
 
 
 class BookieUnavailableError(LedgerError):
-    """A bookie cannot be reached, or the connection to it was lost. What it was asked for may or may not be done."""
+    """A bookie cannot be reached, or the connection to it was lost. The request may or may not be done."""
 
     retryable = True
     wire_code = -8
 
 
 class RequestTimeoutError(BookieUnavailableError):
-    """A bookie did not answer in time. What it was asked for may or may not be done."""
+    """A bookie did not answer in time. The request may or may not be done."""
 
     wire_code = -23
 
@@ -356,7 +379,7 @@ class LedgerClosedError(LedgerError):
 
 
 class WriterFailedError(LedgerError):
-    """The writer gave up; the message says why. What it acknowledged stays: close it, and write to another ledger."""
+    """The writer gave up; the message says why. Acknowledged entries stay: close it, and write to another ledger."""
 
     wire_code = -12
 
@@ -368,11 +391,11 @@ class AddTimeoutError(WriterFailedError):
 
 
 class EnsembleChangesExceededError(WriterFailedError):
-    """The writer's bookies failed more often than it may replace them in so short a time."""
+    """The writer's bookies failed more often than it may replace them in this time."""
 
 
 class WriterBusyError(LedgerError):
-    """The writer has as much in flight as it may; nothing was sent."""
+    """The writer has reached its limit of adds in flight; nothing was sent."""
 
     retryable = True
 
@@ -394,20 +417,20 @@ class WrongPasswordError(LedgerError):
 
 
 class EntryAbsentError(LedgerError):
-    """No bookie has the entry, and all that could have it said so."""
+    """No bookie has the entry: all that could have it answered so."""
 
     wire_code = -13
 
 
 class EntryUnavailableError(LedgerError):
-    """Some bookie may have the entry and could not give it; the message says which and why."""
+    """A bookie may have the entry and could not return it; the message says which and why."""
 
     retryable = True
     wire_code = -1
 
 
 class EntryDamagedError(EntryUnavailableError):
-    """Every bookie that has the entry has it damaged: asking again does not help."""
+    """Every bookie that has the entry has it damaged: a new try does not help."""
 
     retryable = False
     wire_code = -5
@@ -420,7 +443,7 @@ class EntryOutOfRangeError(LedgerError):
 
 
 class LacUnknownError(LedgerError):
-    """Too few bookies answered to say how far the ledger is committed; the message says which did not, and why."""
+    """Too few bookies answered to know how far the ledger is committed; the message says which did not, and why."""
 
     retryable = True
     wire_code = -1
@@ -437,27 +460,29 @@ class LedgerRecoveryError(LedgerError):
 
 
 class InvalidNameError(MagnetarError):
-    """A topic, namespace, tenant or cluster cannot have this name; the message says which names there are."""
+    """A topic, namespace, tenant or cluster cannot have this name; the message says which names are valid."""
+
+    asked_wrongly = True
 
 
 class ResourceMissingError(NoNodeError):
-    """There is no such cluster, tenant, namespace or partitioned topic; the message names it."""
+    """The cluster, tenant, namespace or partitioned topic does not exist; the message names it."""
 
 
 class ResourceExistsError(NodeExistsError):
-    """A cluster, tenant, namespace or topic of this name is there already."""
+    """A cluster, tenant, namespace or topic of this name exists already."""
 
 
 class ResourceInUseError(NotEmptyError):
-    """It cannot be deleted while something is in it; the message says what."""
+    """It cannot be deleted while something is in it; the message names that."""
 
 
 class ResourceLimitError(MagnetarError):
-    """There are as many tenants, namespaces, topics or partitions as there may be; the message names the setting."""
+    """The limit of tenants, namespaces, topics, partitions or subscriptions is reached; the message names it."""
 
 
 class InvalidPolicyError(MagnetarError):
-    """A policy has a value that makes no sense, or does not fit another one; the message says which and why."""
+    """A policy has an invalid value, or one that does not fit another; the message says which and why."""
 
 
 class PoliciesUnavailableError(MagnetarError):
@@ -471,11 +496,11 @@ class SchemaError(MagnetarError):
 
 
 class InvalidSchemaError(SchemaError):
-    """The definition of a schema is malformed; the message says what is wrong with it and where."""
+    """The definition of a schema is malformed; the message names the error and its place."""
 
 
 class IncompatibleSchemaError(SchemaError):
-    """The schema does not fit those the topic has, by the strategy in force; the message says what does not fit."""
+    """The schema does not fit those of the topic, by the strategy in force; the message names the difference."""
 
 
 class SchemaMissingError(SchemaError):
@@ -483,7 +508,7 @@ class SchemaMissingError(SchemaError):
 
 
 class SchemaUnavailableError(SchemaError):
-    """A schema that is there could not be read or stored now."""
+    """An existing schema could not be read, or a new one not be stored, now."""
 
     retryable = True
 
@@ -492,7 +517,7 @@ class SchemaUnavailableError(SchemaError):
 
 
 class LogBusyError(MagnetarError):
-    """A topic has as many appends waiting for its ledger as it may; nothing was appended."""
+    """A topic has reached its limit of appends that wait for its ledger; nothing was appended."""
 
     retryable = True
 
@@ -502,14 +527,14 @@ class LedgerOffloadedError(MagnetarError):
 
 
 class CompactionError(MagnetarError):
-    """A topic could not be compacted; what it had before is unchanged."""
+    """A topic could not be compacted; its data is unchanged."""
 
 
 # --- topics' cursors --------------------------------------------------------------------------------------------------
 
 
 class CursorError(MagnetarError):
-    """An operation on a subscription's cursor failed; what was acknowledged durably before stays so."""
+    """An operation on a subscription's cursor failed; earlier durable acknowledgements stay."""
 
 
 class CursorFencedError(CursorError):
@@ -548,7 +573,7 @@ class ServiceNotReadyError(BrokerError):
 
 
 class TooManyRequestsError(BrokerError):
-    """The broker has as many requests of this kind in progress as it may."""
+    """The broker has reached its limit of requests of this kind in progress."""
 
     retryable = True
 
@@ -558,29 +583,29 @@ class NotAllowedError(BrokerError):
 
 
 class UnsupportedRequestError(BrokerError):
-    """The request asks for something that this broker does not have; the message says what."""
+    """The request needs a feature that this broker lacks; the message names it."""
 
 
 class TopicNotFoundError(BrokerError):
-    """There is no such topic, and it may not be made by using it."""
+    """The topic does not exist, and may not be created by its use."""
 
 
 class TopicTerminatedError(BrokerError):
-    """The topic takes no more messages, for ever."""
+    """The topic takes no more messages; this is final."""
 
 
 class TopicFencedError(ServiceNotReadyError):
-    """The topic is being closed, or was taken over: what was asked for was not done."""
+    """The topic is being closed, or was taken over: the request was not done."""
 
 
 class ProducerBusyError(BrokerError):
-    """The producer's name is taken, or the topic has as many producers as it may, or an exclusive one."""
+    """The producer's name is taken, or the topic has its maximum of producers, or an exclusive one."""
 
     retryable = True
 
 
 class ProducerFencedError(BrokerError):
-    """An exclusive producer is there, or was there since: this one is finished for good."""
+    """An exclusive producer took over: this one is finished for good."""
 
 
 class DuplicateUndecidedError(BrokerError):
@@ -590,7 +615,8 @@ class DuplicateUndecidedError(BrokerError):
 
 
 class BacklogQuotaExceededError(BrokerError):
-    """Subscriptions of the topic are so far behind that nothing more may be published; `policy` says how to tell."""
+    """Subscriptions of the topic lag too far for more messages to be published; `policy` decides how clients learn
+    it."""
 
     retryable = True
 
@@ -600,27 +626,27 @@ class BacklogQuotaExceededError(BrokerError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """No broker could be reached, or the connection to it was lost. What it was asked for may or may not be done."""
+    """No broker could be reached, or the connection to it was lost. The request may or may not be done."""
 
     retryable = True
 
 
 class BrokerTimeoutError(BrokerUnavailableError):
-    """A broker did not answer in time. What it was asked for may or may not be done."""
+    """A broker did not answer in time. The request may or may not be done."""
 
     outcome_unknown = True
 
 
 class MessageTooLargeError(BrokerError):
-    """The message exceeds what the broker takes; nothing was sent."""
+    """The message exceeds the broker's limit; nothing was sent."""
 
 
 class InvalidMessageError(BrokerError):
-    """Something that was said about a message cannot be sent; nothing was."""
+    """A property of a message cannot be sent; nothing was."""
 
 
 class SendQueueFullError(BrokerError):
-    """The producer has as many messages waiting for their receipt as it may; wait for some."""
+    """The producer has its maximum of messages that wait for a receipt; wait for some."""
 
     retryable = True
 
@@ -637,7 +663,7 @@ class SubscriptionError(MagnetarError):
 
 
 class ConsumerBusyError(SubscriptionError):
-    """The subscription takes no further consumer now: it is exclusive and has one, or has as many as it may."""
+    """The subscription takes no further consumer now: it is exclusive and has one, or has its maximum."""
 
     retryable = True
 
@@ -649,24 +675,30 @@ class SubscriptionTypeError(SubscriptionError):
 
 
 class SubscriptionFencedError(SubscriptionError):
-    """A seek or an unsubscribe is under way, or the subscription is closed; connecting again helps."""
+    """A seek or an unsubscribe is in progress, or the subscription is closed; connecting again helps."""
 
     retryable = True
 
 
 class ConsumerAssignError(SubscriptionError):
-    """The key ranges a Key_Shared consumer asks for are malformed or overlap another consumer's."""
+    """The key ranges of a Key_Shared consumer are malformed or overlap another consumer's."""
 
 
 class InvalidCursorPositionError(SubscriptionError):
-    """There is no such place in the topic to seek to."""
+    """The topic has no such place to seek to."""
+
+
+class MalformedPlaceError(InvalidCursorPositionError):
+    """A text does not name a place in any topic; the message shows valid ones."""
+
+    asked_wrongly = True
 
 
 # --- Spark and staging ------------------------------------------------------------------------------------------------
 
 
 class StagingError(MagnetarError):
-    """Something staged could not be written, committed or published."""
+    """Staged data could not be written, committed or published."""
 
 
 class StagingRecordError(StagingError):
@@ -674,11 +706,11 @@ class StagingRecordError(StagingError):
 
 
 class StagedLedgerGoneError(StagingError):
-    """A staged ledger is not there any more, or not as its task left it: nothing was committed, run the batch again."""
+    """A staged ledger no longer exists, or is not as its task left it: nothing was committed, run the batch again."""
 
 
 class JobAlreadyCommittedError(StagingError):
-    """Another run of the job with this id was committed: what this run wrote is never seen."""
+    """Another run of the job with this id was committed: this run's data is never seen."""
 
 
 class EpochOrderError(StagingError):
@@ -686,7 +718,7 @@ class EpochOrderError(StagingError):
 
 
 class StillPublishingError(StagingError):
-    """A broker copies a staged epoch into the topic, and goes on doing so: ask again."""
+    """A broker is still copying a staged epoch into the topic: ask again."""
 
     retryable = True
 
@@ -696,15 +728,15 @@ class SparkFailedError(MagnetarError):
 
 
 class DataLossError(MagnetarError):
-    """Messages that a query was to read are not there; the message says which, why, and what can be done."""
+    """Messages for a query are missing; the message says which, why, and what can be done."""
 
 
 class DataTrimmedError(DataLossError):
-    """They were removed by retention or after compaction, as the topic's policies say: a gap, and nothing was lost."""
+    """Retention or compaction removed them, as the topic's policies say: a gap, and nothing was lost."""
 
 
 class GapUntoldError(DataLossError):
-    """Whether messages are missing cannot be told now, as the entry that would tell it cannot be read."""
+    """It is unknown now whether messages are missing, as the entry that would show it cannot be read."""
 
     retryable = True
 
@@ -718,15 +750,15 @@ class CheckpointMismatchError(MagnetarError):
 
 
 class SinkDataError(MagnetarError):
-    """Rows that are to be written cannot be messages as they are; the message says what to change in the query."""
+    """Rows cannot be messages as they are; the message says what to change in the query."""
 
 
 class EncryptedMessageError(MagnetarError):
-    """A message is encrypted and cannot be opened here; `encrypted=raw` hands it out as it is."""
+    """A message is encrypted and cannot be opened here; `encrypted=raw` returns it as it is."""
 
 
 class HttpRefusedError(BrokerError):
-    """A broker answered a request to its HTTP port with something other than success; `status` says with what."""
+    """A broker refused a request to its HTTP port; `status` is its answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -734,4 +766,4 @@ class HttpRefusedError(BrokerError):
 
 
 class AuditInputError(MagnetarError):
-    """A log or an archive that an audit was given is not there, or is not what it takes; the message says what is."""
+    """A log or an archive for an audit is missing or invalid; the message names it."""

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 from uvicorn.config import Config as HttpConfig
 from uvicorn.server import ServerState
 
-from magnetar.admin.app import AdminApp
-from magnetar.admin.call import Call, Reply
-from magnetar.admin.context import AdminContext
-from magnetar.admin.relay import Permissions, perform
-from magnetar.admin.route import Route
-from magnetar.client.http import HttpClient
+from magnetar.admin.cluster.relay import Permissions, perform
+from magnetar.admin.http.app import AdminApp
+from magnetar.admin.http.call import AdminContext, Call, Reply
+from magnetar.admin.http.route import Route
+from magnetar.client.http.client import HttpClient
+from magnetar.config.http import HttpConfig as PortConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.relay_codec import RELAY_PATH
-from magnetar.metadata.relayed import RelayedStore
+from magnetar.metadata.relay.codec import RELAY_PATH
+from magnetar.metadata.relay.store import RelayedStore
 from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.slices import Slices
 from magnetar.runtime.system import SystemRuntime
+from magnetar.runtime.web_guard import WebGuard
 from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
 
 HOST = "127.0.0.1"
@@ -44,9 +47,10 @@ class Relay:
         self._store = store
         self._permissions = permissions
         route = Route("POST", RELAY_PATH, "Do one operation", self._handle, body="an operation")
-        context = cast("AdminContext", object())  # The handler here does not look at it.
+        context = cast("AdminContext", SimpleNamespace(slices=Slices()))
+        guard = WebGuard(PortConfig(), HOST)
         self._config = HttpConfig(
-            AdminApp([route], lambda: context), log_config=None, lifespan="off", ws="none", interface="asgi3"
+            AdminApp([route], lambda: context, guard), log_config=None, lifespan="off", ws="none", interface="asgi3"
         )
         self._config.load()
         self._state = ServerState()

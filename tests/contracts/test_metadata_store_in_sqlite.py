@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from magnetar.config.sqlite import SqliteConfig
+from magnetar.config.metadata import SqliteConfig
 from magnetar.metadata.sqlite.engine import open_sqlite_server
 from magnetar.runtime.system import SystemRuntime
 from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG

@@ -14,8 +14,7 @@ import pytest_asyncio
 
 from magnetar.errors import AccessDeniedError
 from magnetar.metadata.store import CreateMode, MetadataStore
-from magnetar.testing.contracts.metadata_base import StoreContract
-from magnetar.testing.contracts.metadata_harness import Recorder, StoreHarness
+from magnetar.testing.contracts.metadata_harness import Recorder, StoreContract, StoreHarness
 from magnetar.testing.contracts.metadata_nodes import (
     NodesContract,
     RacesContract,
@@ -23,7 +22,7 @@ from magnetar.testing.contracts.metadata_nodes import (
     TransactionsContract,
 )
 from magnetar.testing.contracts.metadata_sessions import SessionsContract
-from magnetar.testing.contracts.metadata_watches import WatchesContract
+from magnetar.testing.contracts.metadata_store import WatchesContract
 from magnetar.testing.waiting import until
 from tests.contracts.relay_harness import RelayHarness
 

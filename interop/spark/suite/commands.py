@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import Protocol
 
-from magnetar.testing.bookie_process import MAGNETAR
+from magnetar.testing.processes.servers import MAGNETAR
 
 _TIMEOUT_S = 500  # A quiet machine takes ten: a JVM, its Python workers, a small job.
 _QUICK = {

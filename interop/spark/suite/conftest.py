@@ -20,8 +20,8 @@ from interop.spark import sink_faults
 from interop.spark.suite.http import call
 from magnetar.errors import MissingDependencyError
 from magnetar.spark.session import make_session
-from magnetar.testing.pulsar_load import connect
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
+from workloads.pulsar_load import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

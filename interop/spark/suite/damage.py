@@ -17,9 +17,9 @@ from random import Random
 from typing import Self
 
 from magnetar.runtime.system import SystemRuntime
-from magnetar.storage.entry_log_format import BLOCK_HEADER_BYTES, log_path
-from magnetar.storage.extents import Extent
-from magnetar.storage.location_index import IndexBatch, LocationIndex
+from magnetar.storage.entry_log.format import BLOCK_HEADER_BYTES, log_path
+from magnetar.storage.index.extents import Extent
+from magnetar.storage.index.location_index import IndexBatch, LocationIndex
 from magnetar.storage.open_storage import INDEX, open_rocksdb_index
 
 Replica = tuple[int, int, str]

@@ -22,9 +22,8 @@ from interop.spark.suite.conftest import World
 from magnetar.errors import ConfigError, TopicNotFoundError
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.archive import ArchiveOptions, ArchiveResult, read_archive, run
-from magnetar.testing.bookie_process import MAGNETAR
-from magnetar.testing.process_tree import kill_tree
-from magnetar.testing.processes import Child
+from magnetar.testing.processes.child import Child, kill_tree
+from magnetar.testing.processes.servers import MAGNETAR
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -191,7 +190,7 @@ def test_a_directory_that_is_something_else_is_left_alone(world: World) -> None:
     topic, path = world.new_topic(), world.directory / "archive"
     path.mkdir()
     (path / "letter.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is no archive and not empty"):
+    with pytest.raises(ConfigError, match="is not an archive, and it is not empty"):
         archive(world, topic, path)
     assert [file.name for file in path.iterdir()] == ["letter.txt"]
 

@@ -13,17 +13,16 @@ import pytest
 from interop.spark.suite.audit_world import ACK_US, DELIVERY_US, PRODUCERS, SUBSCRIPTIONS, TOPIC, World
 from interop.spark.suite.http import call
 from magnetar.errors import AuditInputError
-from magnetar.spark.pipelines.audit import AuditOptions, AuditResult, Identity, Order, run
-from magnetar.spark.pipelines.audit_figures import bin_expression
-from magnetar.spark.pipelines.audit_options import whole_topic
-from magnetar.spark.pipelines.audit_plan import FAULTS, bin_of
+from magnetar.spark.pipelines.audit.figures import bin_expression
+from magnetar.spark.pipelines.audit.options import FAULTS, bin_of, whole_topic
+from magnetar.spark.pipelines.audit.run import AuditOptions, AuditResult, Identity, Order, run
 from magnetar.testing.audit_clients import PulsarClient
 from magnetar.testing.audit_log import AuditLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from magnetar.testing.standalone_process import StandaloneProcess
+    from magnetar.testing.processes.servers import StandaloneProcess
 
 NAMES = tuple(fault.name for fault in FAULTS)
 OTHERS = ("in_doubt", "expired")
@@ -190,21 +189,21 @@ def test_a_message_that_no_log_knows_may_be_allowed(spark: SparkSession, tmp_pat
 
 def test_inputs_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path) -> None:
     logs, archive = World(messages=2).write(tmp_path)
-    with pytest.raises(AuditInputError, match=r"no log is there.*nowhere"):
+    with pytest.raises(AuditInputError, match=r"no log was found.*nowhere"):
         run(spark, AuditOptions(logs=(str(tmp_path / "nowhere"),), archive=archive))
     with pytest.raises(AuditInputError, match="no archive can be read"):
         run(spark, AuditOptions(logs=(logs,), archive=str(tmp_path / "nowhere")))
     spark.range(1).write.parquet(str(tmp_path / "other"))
     with pytest.raises(AuditInputError, match="no column key, value"):
         run(spark, AuditOptions(logs=(logs,), archive=str(tmp_path / "other")))
-    with pytest.raises(AuditInputError, match="nothing to hold"):
+    with pytest.raises(AuditInputError, match="nothing to compare the sent messages with"):
         run(spark, AuditOptions(logs=(f"{logs}/producers.jsonl",)))
 
 
 def test_expressions_of_spark_are_those_of_the_plan(spark: SparkSession) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from magnetar.spark.pipelines.audit_expressions import full_topic, place_of
+    from magnetar.spark.pipelines.audit.expressions import full_topic, place_of
 
     values = [0.0, 0.01, 0.5, 1.0, 7.7, 250.0, 100_000.0]
     rows = (

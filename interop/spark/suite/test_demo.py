@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from demo.__main__ import OUTPUT
-from magnetar.testing.processes import processes_that_mention
+from magnetar.testing.processes.child import processes_that_mention
 
 _TIMEOUT_S: Final = 900
 """It takes less than a minute on an idle machine; the rest is for a busy one."""

@@ -17,7 +17,7 @@ import pytest
 from interop.spark.messages import each_message
 from interop.spark.suite.audit_world import World as AuditedRun
 from interop.spark.suite.commands import pipeline
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -71,7 +71,7 @@ def test_compact_writes_the_last_message_of_each_key_to_another_topic(
     done = pipeline(standalone, "compact", "command-compact-from", "--to", "command-compact-to", "--json")
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"topic": topic, "to": target, "messages": KEYS}
+    assert json.loads(done.stdout) == {"topic": topic, "to": target, "messages": KEYS, "alreadyDone": False}
     assert by_key(client, target) == sorted(last.items())
 
 

@@ -115,7 +115,7 @@ def test_the_last_message_of_each_key_is_kept(world: World, partitions: int) -> 
     assert compacted(world, topic, to_path=str(path)).messages == 49
     rows = world.spark.read.parquet(str(path)).collect()
     assert {bytes(row.key).decode(): bytes(row.value) for row in rows} == EXPECTED
-    with pytest.raises(SparkFailedError, match="there is something at that path already"):
+    with pytest.raises(SparkFailedError, match="that path exists already"):
         compacted(world, topic, to_path=str(path))
     assert compacted(world, topic, to_path=str(path), overwrite=True, keep_unkeyed=True).messages == 50
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interop.spark.suite.chromium import WITHOUT, Chromium, find_chromium
-from magnetar.spark.pipelines.audit_result import Findings
+from magnetar.spark.pipelines.audit.result import Findings
 from magnetar.spark.pipelines.report.page import render
 from tests.unit.spark.audit.findings import failed_findings, some_findings
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from interop.spark.messages import PATIENCE_MS
 from interop.spark.sink_reading import make_partitioned, post, read_topic
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from interop.spark import sink_faults
 from interop.spark.sink_reading import make_partitioned, post, read_topic
 from magnetar.errors import SparkFailedError
-from magnetar.spark.writing import task_context
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.spark.writing import writers
+from magnetar.testing.processes.servers import StandaloneProcess
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -153,22 +153,22 @@ def test_a_random_batch_that_failed_before_it_was_decided_is_the_second_run_alon
     assert {each.properties["run"] for each in found} == {"second"}
 
 
-def fails_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Every task's first attempt, after some of its rows were written."""
-    context = TaskContext.get()
-    assert context is not None
-    for batch in batches:
-        yield from (batch.slice(at, 50) for at in range(0, batch.num_rows, 50))
-    if context.attemptNumber() == 0:
-        raise RuntimeError("planned")
-
-
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")  # mapInArrow asks for it, unused.
 def test_a_task_that_fails_and_is_repeated_writes_its_rows_once(
     spark: SparkSession, stream: Stream, client: pulsar.Client
 ) -> None:
     if "," not in spark.sparkContext.master:
         pytest.skip("this session never repeats a task: its master must be local[2,3] or a cluster")
+
+    def fails_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Every task's first attempt, after some of its rows were written."""
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            yield from (batch.slice(at, 50) for at in range(0, batch.num_rows, 50))
+        if context.attemptNumber() == 0:
+            raise RuntimeError("planned")
+
     stream.put(1_000)
     stream.put(10)
 
@@ -215,9 +215,9 @@ def test_in_foreach_batch_a_job_id_of_query_and_batch_writes_each_batch_once(
 def test_a_spark_that_does_not_tell_a_task_its_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Context:
         def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
-            return "a-query" if name == task_context.QUERY_ID else None
+            return "a-query" if name == writers.QUERY_ID else None
 
     monkeypatch.setattr(TaskContext, "get", staticmethod(Context))
 
-    with pytest.raises(SparkFailedError, match="does not tell a task its query"):
-        task_context.stream_task()
+    with pytest.raises(SparkFailedError, match="does not give a task its query"):
+        writers.stream_task()

@@ -84,8 +84,8 @@ def before_42() -> type[Any]:
         def streamReader(self, schema: Any) -> Any:  # noqa: N802 - Spark's name
             from pyspark.sql.pandas.types import to_arrow_schema
 
+            from magnetar.spark.reading.make_reader import chosen_columns
             from magnetar.spark.reading.options import parse_read_options
-            from magnetar.spark.reading.read_columns import chosen_columns
             from magnetar.spark.reading.stream_reader_before_42 import StreamReaderBefore42
 
             options = parse_read_options(self.options)
@@ -158,7 +158,7 @@ def test_a_stream_that_was_cut_inside_a_batch_goes_on_there(world: World, via: s
 
 
 def test_a_broker_that_is_killed_and_comes_back_does_not_end_the_stream(world: World, tmp_path: Path) -> None:
-    from magnetar.testing.standalone_process import StandaloneProcess
+    from magnetar.testing.processes.servers import StandaloneProcess
 
     with StandaloneProcess(tmp_path / "killed", KEEP) as server:
         other = World(world.spark, server, tmp_path / "other", world.client)
@@ -181,7 +181,7 @@ def test_a_broker_that_is_killed_and_comes_back_does_not_end_the_stream(world: W
 
 
 def connect_to(url: str, directory: Path) -> Any:
-    from magnetar.testing.pulsar_load import connect
+    from workloads.pulsar_load import connect
 
     return connect(url, directory / "client-2.log")
 

@@ -1,5 +1,6 @@
 """Admin: a broker's HTTP side. Pulsar's REST API in its paths and its JSON, lookups, metrics, health.
 
-Loaded when the first request comes (server.py): a server that nobody administrates pays nothing for it.
-Read next: routes.py (every route there is), call.py (what a handler is given); docs/admin-rest.md
+It is loaded when the first request comes (server.py): a server without admin requests does not pay for it.
+
+Read next: routes.py (all routes), admin/http/call.py (what a handler is given); docs/admin-rest.md
 """

@@ -1,31 +1,24 @@
-"""Every route there is, family by family."""
+"""All routes of the admin interface, family by family."""
 
 from __future__ import annotations
 
-from magnetar.admin import (
-    bookies,
-    broker_stats,
-    brokers,
-    clusters,
+from magnetar.admin.cluster import bookies, broker_stats, brokers, clusters, lookup, namespaces, relay, tenants
+from magnetar.admin.http import observation
+from magnetar.admin.http.route import Route
+from magnetar.admin.policies import namespace_routes, topic_routes
+from magnetar.admin.topics import (
     compaction,
     explain,
-    lookup,
     messages,
-    namespaces,
-    observation,
     partitions,
-    places,
-    relay,
+    positions,
     schemas,
     segments,
     staging,
+    stats,
     subscriptions,
-    tenants,
-    topic_stats,
     topics,
 )
-from magnetar.admin.policies import namespace_routes, topic_routes
-from magnetar.admin.route import Route
 
 _FAMILIES = (
     observation,
@@ -35,12 +28,12 @@ _FAMILIES = (
     namespace_routes,
     topics,
     partitions,
-    topic_stats,
+    stats,
     topic_routes,
     subscriptions,
     messages,
     explain,
-    places,
+    positions,
     segments,
     relay,
     compaction,

@@ -1,9 +1,10 @@
-"""AdminServer: the broker's HTTP port. It listens at once; what answers is loaded when the first client connects.
+"""AdminServer: the broker's HTTP port. It listens at once; the application is loaded when the first client connects.
 
-Why:       the HTTP stack and all handlers cost some megabytes and a good part of a second, which a server that only
-           carries messages need not pay. Loading runs on a lane of its own, so that messages flow meanwhile.
-Door:      of a connection that comes before, what it says is kept, up to a limit, and then it is handed over.
-Limits:    connections, requests at a time, idle seconds; a body's size and a request's time are app.py's.
+The HTTP stack and all handlers cost some megabytes and a good part of a second, which a server that only carries
+messages need not pay. Loading runs on a lane of its own, so that messages flow meanwhile. A `_Door` keeps what a
+connection sends before that, up to a limit, and then hands the connection over.
+
+Limits:    Connections, requests at a time, idle seconds; admin/http/app.py limits a body's size and a request's time.
 """
 
 from __future__ import annotations
@@ -14,42 +15,45 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from magnetar.bookie.http import Health
 from magnetar.broker.broker import Broker
-from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.descriptors import note_refused, takes_from_reserve
+from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.runtime import Runtime
+from magnetar.runtime.web_guard import WebGuard
 
 if TYPE_CHECKING:
-    from magnetar.admin.loaded import LoadedAdmin
+    from magnetar.admin.http.loaded import LoadedAdmin
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 1_000
 _CLOSE_SECONDS_MAX: Final = 5.0
-_HEARD_BYTES_MAX: Final = 64 * 1024  # Of one connection, before it is handed over.
+_HEARD_BYTES_MAX: Final = 64 * 1024  # The limit of one connection, before it is handed over.
 
 
 class AdminServer:
-    """Made; `start`ed; told its broker by `attach` when there is one; ended by `aclose`."""
+    """Is begun by `start`, gets its broker by `attach`, and is ended by `aclose`."""
 
-    def __init__(self, metrics: Metrics, health: Callable[[], Health], runtime: Runtime) -> None:
+    def __init__(self, metrics: Metrics, health: Callable[[], Health], guard: WebGuard, runtime: Runtime) -> None:
         self._metrics = metrics
         self._health = health
+        self._guard = guard
         self._runtime = runtime
         self._server: asyncio.Server | None = None
         self._loading: asyncio.Task[None] | None = None
         self._loaded: LoadedAdmin | None = None
         self._broker: Broker | None = None
         self._waiting: dict[_Door, None] = {}
+        self._turned_away = 0
 
     async def start(self, host: str, port: int) -> int:
-        """Returns the port."""
+        """Listens, and returns the port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._new_protocol, host, port)
+        self._server = await loop.create_server(lambda: _Door(self), host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
     def attach(self, broker: Broker) -> None:
-        """From now on requests are served; before they are answered with 503."""
+        """Serves requests from now on; before, they are answered with 503."""
         self._broker = broker
 
     async def aclose(self) -> None:
@@ -66,10 +70,15 @@ class AdminServer:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _new_protocol(self) -> asyncio.Protocol:
-        return _Door(self) if self._loaded is None else self._loaded.new_protocol()
-
     def on_waiting(self, door: _Door) -> None:
+        if takes_from_reserve(door.transport):
+            self._turned_away += 1
+            note_refused(self._turned_away, "admin")
+            door.transport.abort()
+            return
+        if self._loaded is not None:
+            door.hand_over(self._loaded.new_protocol())
+            return
         if len(self._waiting) >= CONNECTIONS_MAX:
             door.transport.abort()
             return
@@ -84,7 +93,7 @@ class AdminServer:
         lane = self._runtime.offload(name="admin-load")
         try:
             make = await lane(_import_loaded)
-            self._loaded = make(self._metrics, self._health, lambda: self._broker)
+            self._loaded = make(self._metrics, self._health, self._guard, lambda: self._broker)
         except Exception:
             log.exception("the admin interface could not be loaded")
             for door in list(self._waiting):
@@ -131,7 +140,7 @@ class _Door(asyncio.Protocol):
             protocol.data_received(bytes(self._heard))
 
 
-def _import_loaded() -> Callable[[Metrics, Callable[[], Health], Callable[[], Broker | None]], LoadedAdmin]:
-    from magnetar.admin.loaded import LoadedAdmin
+def _import_loaded() -> Callable[[Metrics, Callable[[], Health], WebGuard, Callable[[], Broker | None]], LoadedAdmin]:
+    from magnetar.admin.http.loaded import LoadedAdmin
 
     return LoadedAdmin

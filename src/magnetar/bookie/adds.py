@@ -1,14 +1,14 @@
 """Adds: from a run of frames in a receive buffer to the write cache, the journal, and one answer per run.
 
-Hot path:  the run is copied once; the same bytes are what the write cache points into and what the journal writes. When
-           all contexts of a run are known, nothing is checked per entry and nothing is awaited.
 Invariant: an add is answered EOK only from `on_durable`, after the journal has synced its group (deferred sync aside,
            which its client asked for). An entry that is refused is never journaled, so replay cannot bring it back.
-Order:     what cannot be taken now stays with its connection, which is held; so nothing overtakes it.
-Record:    a run is one record of the journal, also if some of it is refused. So room for one record, asked for before
+Order:     a run that cannot be taken now stays with its connection, which is held; so no request overtakes it.
+Format:    a run is one record of the journal, also if some of it is refused. So room for one record, asked for before
            the run is looked at, is room for all of it.
-Limits:    in progress and journal queue (hold); of one connection, and write cache (hold, then refuse).
-Read next: ledgers.py (contexts), gate.py, writer_quotas.py, journal.py in storage/
+Limits:    in progress and journal queue (hold); of one connection, and write cache (hold, then refuse). On the hot path
+           a run is copied once: the write cache points into the bytes that the journal writes. When all contexts of a
+           run are known, nothing is checked per entry and nothing is awaited.
+Read next: ledgers.py (contexts), admission.py, storage/journal/journal.py
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
+from magnetar.bookie.admission import REOPEN_SHARE, Gate, WriterQuotas
 from magnetar.bookie.connection import Connection
-from magnetar.bookie.gate import REOPEN_SHARE, Gate
 from magnetar.bookie.ledgers import Ledger, LedgerTable, move_lacs
 from magnetar.bookie.read_only import ReadOnlySwitch
-from magnetar.bookie.writer_quotas import WriterQuotas
 from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer
 from magnetar.storage.frames import ENTRY_OFFSET, add_frame
-from magnetar.storage.journal_format import RecordKind
+from magnetar.storage.journal.format import RecordKind
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import Flag
 from magnetar.wire.bookkeeper.hot_path import (
     AddRun,
     encode_add_responses,
@@ -36,10 +36,11 @@ from magnetar.wire.bookkeeper.hot_path import (
     scan_adds,
 )
 from magnetar.wire.bookkeeper.messages import AddEntry, AddResponse
-from magnetar.wire.bookkeeper.packet import Flag
 from magnetar.wire.bookkeeper.server import encode_response
 
 log = logging.getLogger(__name__)
+
+_LOADING: Final = "loading ledgers"  # The reason of holds until the ledgers of a run are in memory.
 
 
 class EntrySink(Protocol):
@@ -70,13 +71,13 @@ class AddLimits(NamedTuple):
 
 
 class DurableAdds(NamedTuple):
-    """A journal token: these entries are durable, tell their writer."""
+    """A journal token: these entries are durable, answer their writer."""
 
     connection: Connection
     frames: bytes
-    """The adds as they came, one behind the other."""
+    """The adds as they came, one after the other."""
     offsets: list[int]
-    """Where the entries begin in the frames."""
+    """The offsets of the entries in the frames."""
     ledger_ids: list[int]
     """One for all entries, or one for each."""
 
@@ -108,8 +109,8 @@ class Adds:
         self.in_progress = 0
         self.added = 0
         self.refused: dict[Code, int] = {}
-        self.busy_gate = Gate()
-        self.journal_gate = Gate()
+        self.busy_gate = Gate("adds in progress")
+        self.journal_gate = Gate("journal queue")
         self.cache_gate = cache_gate
         self.quotas = WriterQuotas(limits.per_connection_max, limits.per_connection_wait_s)
         self._loads: dict[asyncio.Task[None], None] = {}
@@ -129,7 +130,7 @@ class Adds:
         return True
 
     def _accept(self, connection: Connection, chunk: bytes, base: int, run: AddRun, ledgers: Sequence[Ledger]) -> None:
-        """Every entry of the run, which stands in the chunk from `base` on."""
+        """Accepts every entry of the run, which is in the chunk from `base` on."""
         offsets = [offset - base for offset in run.offsets] if base else run.offsets
         now_ms = self._now_ms()
         if len(ledgers) == 1:  # By far the most common: one writer, one ledger.
@@ -143,10 +144,10 @@ class Adds:
             self._storage.add_many(ledger_ids, chunk, run.entry_ids, offsets, run.lengths)
             move_lacs(ledgers, run.lacs, now_ms)
         self._journal.submit(RecordKind.ADDS, (chunk,), [DurableAdds(connection, chunk, offsets, ledger_ids)])
-        self._begin(connection, len(offsets))  # Only now: nothing would end what was not submitted.
+        self._begin(connection, len(offsets))  # Only now: what was not submitted would never be ended.
 
     def on_add(self, connection: Connection, request: AddEntry) -> bool:
-        """One add that is not a compact frame; it is stored in the same form."""
+        """Takes one add that is not a compact frame; it is stored in the same form."""
         if self._must_wait(connection, 1):
             return False
         ledger = self._table.find(request.ledger_id)
@@ -188,7 +189,7 @@ class Adds:
                 self._end(token.connection, 1)
 
     def on_group_written(self) -> None:
-        """Once per journal group, behind its answers."""
+        """Runs once per journal group, after its answers."""
         if self.in_progress <= self._limits.in_progress_max * REOPEN_SHARE:
             self.busy_gate.open()
         if self._journal.has_room:
@@ -211,7 +212,7 @@ class Adds:
     # --- the slow way -------------------------------------------------------------------------------------------------
 
     def _admit_one_by_one(self, connection: Connection, buffer: Buffer, run: AddRun) -> bool:
-        """Some context is new, or not everything may pass: each stretch of one context is decided by itself."""
+        """Handles a run with a new context, or that may pass only in part: each stretch of one context by itself."""
         ledger_ids = [parse_context(context).ledger_id for context in run.contexts]
         missing = [ledger_id for ledger_id in ledger_ids if self._table.find(ledger_id) is None]
         if missing:
@@ -234,7 +235,7 @@ class Adds:
         return True
 
     def _decide(self, connection: Connection, context: bytes, entry_ids: list[int], before: int) -> Ledger | None:
-        """None: they were refused, and are answered. `before` are taken with them, and not counted yet."""
+        """Returns None if they were refused and answered. `before` adds are taken with them, and not counted yet."""
         ledger_id, master_key, flags = parse_context(context)
         ledger = self._table.find(ledger_id)
         assert ledger is not None, "loaded before"
@@ -264,18 +265,19 @@ class Adds:
         return ledger.check_add(master_key, recovery=recovery)
 
     def _load(self, connection: Connection, ledger_ids: list[int]) -> None:
-        """The connection waits meanwhile and offers the same again: the order of its requests is kept."""
-        connection.hold()
+        """Loads ledgers while the connection waits; it then offers the same run again: the order of requests is
+        kept."""
+        connection.hold(_LOADING)
 
         async def load() -> None:
             try:
                 for ledger_id in ledger_ids:
                     await self._table.load(ledger_id)
-            except MagnetarError as error:  # Storage cannot tell what it knows: no answer is better than a guess.
+            except MagnetarError as error:  # Storage cannot report what it knows: no answer is better than a guess.
                 log.error("a ledger cannot be loaded", extra={"ledgers": ledger_ids, "why": str(error)})
                 connection.abort()
             finally:
-                connection.release()
+                connection.release(_LOADING)
 
         task = asyncio.get_running_loop().create_task(load(), name="load ledgers for adds")
         self._loads[task] = None
@@ -293,7 +295,7 @@ class Adds:
         self.quotas.end(connection, count)
 
     def _must_wait(self, connection: Connection, count: int) -> bool:
-        """Holds the connection if so."""
+        """Reports whether the connection must wait, and holds it in that case."""
         if self.in_progress >= self._limits.in_progress_max:
             self.busy_gate.shut()
         if not self._journal.has_room:
@@ -308,7 +310,7 @@ class Adds:
 
 
 def _for_each_entry(ledgers: Sequence[Ledger], run: AddRun) -> list[Ledger]:
-    """From one for each context to one for each entry."""
+    """Returns one for each entry from one for each context."""
     bounds = [*run.firsts, len(run.entry_ids)]
     return [ledger for ledger, a, b in zip(ledgers, bounds, bounds[1:], strict=False) for _ in range(a, b)]
 
@@ -319,7 +321,8 @@ def _slice(run: AddRun, a: int, b: int) -> AddRun:
 
 
 def _joined(buffer: Buffer, runs: Sequence[AddRun]) -> tuple[bytes, AddRun]:
-    """Stretches of a buffer, maybe with gaps between them, as one chunk without any; and where its entries are."""
+    """Returns stretches of a buffer, maybe with gaps between them, as one chunk without gaps; and its entries'
+    places."""
     view = memoryview(buffer)
     pieces: list[memoryview] = []
     joined = AddRun(sum([run.end - _begin_of(run) for run in runs]), [], [], [], [], [], [])

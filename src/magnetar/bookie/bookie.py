@@ -1,11 +1,11 @@
 """The bookie: its parts put together, started in an order that is safe, and ended in the opposite one.
 
-Start:     lock the directories → bind the port → check the cookies → open storage → replay the journal → measure the
-           disks → flush what was replayed, if it is much → listen → register. No client is heard before the bookie
-           knows all it knew before, and none finds it before it can serve. One that still knows its address is heard
-           while the registration waits for the end of an old session; so everything runs by then.
-End:       unregister → stop listening → answer what was taken → flush → move the mark → close. A kill at any line
-           leaves what replay mends.
+Order:     start: lock the directories → bind the port → check the cookies → open storage → replay the journal → measure
+           the disks → flush what was replayed, if it is much → listen → register. No client is served before the bookie
+           knows all it knew before, and none finds it before it can serve. A client that still knows its address is
+           served while the registration waits for the end of an old session; so everything runs by then.
+           end: unregister → stop listening → answer taken requests → flush → move the mark → close. After a kill at any
+           line, replay restores the state.
 Failure:   a journal that fails, a flush that fails for another reason than a full disk, a registration that is lost
            for good: the bookie stops (`wait_failed`), and nothing more is acknowledged, from that turn of the loop on:
            its owner closes it, but may first have to wait for the metadata.
@@ -21,42 +21,42 @@ from collections.abc import Coroutine
 from typing import Any
 
 from magnetar.bookie.adds import AddLimits, Adds
-from magnetar.bookie.collector import Collector, MetadataCatalogue
-from magnetar.bookie.connection import Connection, ConnectionCounters
-from magnetar.bookie.cookie_check import limbo_command
+from magnetar.bookie.admission import Gate
+from magnetar.bookie.connection import RECEIVE_BYTES, Connection, ConnectionCounters
 from magnetar.bookie.directories import DirectoryLayout, open_directories
 from magnetar.bookie.disk_watch import DiskWatch
-from magnetar.bookie.fencing import Fencing
-from magnetar.bookie.flushing import Flushing
-from magnetar.bookie.gate import Gate
-from magnetar.bookie.http import Health, ObservationServer
-from magnetar.bookie.identity import establish, port_to_bind
-from magnetar.bookie.journals import Journals
-from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.housekeeping import Collector, Flushing, MetadataCatalogue
+from magnetar.bookie.identity import establish, limbo_command, port_to_bind
+from magnetar.bookie.journals import Journals, Records
+from magnetar.bookie.ledgers import Fencing, LedgerTable
 from magnetar.bookie.long_poll import LongPolls
-from magnetar.bookie.metrics import observe_bookie
+from magnetar.bookie.observation import ObservationServer, observe_bookie
 from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch, read_operator_status
 from magnetar.bookie.reads import ReadLimits, Reads
-from magnetar.bookie.records import Records
 from magnetar.bookie.registration import Registration
 from magnetar.bookie.requests import Requests
 from magnetar.config.bookie import NO_HTTP
 from magnetar.config.root import Config
-from magnetar.errors import ClosedError, ConfigError, JournalDamagedError, MagnetarError
+from magnetar.errors import ClosedError, JournalDamagedError, MagnetarError
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.disk import Disk, DiskUsage
-from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.framed_connection import listen
+from magnetar.runtime.metrics import Health, Metrics
+from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.runtime.runtime import Runtime
-from magnetar.storage.journal_mark import JournalMark
+from magnetar.runtime.web_guard import WebGuard
+from magnetar.storage.journal.mark import JournalMark
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.open_storage import open_storage
+from magnetar.wire.bookkeeper.frames import frame_end
 
 log = logging.getLogger(__name__)
 
-_DRAIN_SECONDS_MAX = 10.0  # For answers to what was taken; longer than any sync, shorter than a client's patience.
+_DRAIN_SECONDS_MAX = 10.0  # For answers to taken requests; longer than any sync, shorter than a client's patience.
+_STOPPING = "the bookie stops"  # The reason of holds that are never released.
 _BACKLOG = 1024  # Connections that wait to be accepted: all brokers of a cluster at once, after a restart.
 
 
@@ -71,8 +71,15 @@ class Bookie:
         self.metrics = metrics
         self.http_port: int | None = None
         self.counters = ConnectionCounters()
+        self.receiving = ReceiveMemory(
+            RECEIVE_BYTES,
+            bytes_max=config.bookie.receive_bytes_max,
+            frame_timeout_s=config.bookie.frame_timeout_ms / 1000,
+            frame_end=frame_end,
+        )
         self.switch = ReadOnlySwitch()
         self._closing = contextlib.AsyncExitStack()
+        self._closing.callback(self.receiving.close)
         self._failed: asyncio.Future[MagnetarError] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
         self._registration: Registration | None = None
@@ -81,7 +88,7 @@ class Bookie:
     async def open(
         cls, config: Config, runtime: Runtime, store: MetadataStore, metrics: Metrics, *, base: str
     ) -> Bookie:
-        """`base` is what relative directories are relative to."""
+        """`base` is the directory to which relative directories are relative."""
         bookie = cls(config, runtime, store, metrics)
         try:
             await bookie._start(base)
@@ -99,7 +106,7 @@ class Bookie:
         return self.identity.port
 
     async def wait_failed(self) -> MagnetarError:
-        """Returns when the bookie cannot go on; the owner closes it and says why."""
+        """Returns when the bookie cannot continue; the owner closes it and reports the reason."""
         return await asyncio.shield(self._failed)
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -128,29 +135,28 @@ class Bookie:
     async def _bind(self) -> asyncio.Server:
         config = self._config.bookie
         port = await port_to_bind(self._directories, config)
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                self._new_connection, config.listens_on, port, backlog=_BACKLOG, start_serving=False
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"the bookie cannot listen on {config.listens_on}:{port} ({error.strerror or error}): stop what uses "
-                "the port or name another (--port); bookie.listen_host must be an address of this machine"
-            ) from error
+        server = await listen(
+            self._new_connection,
+            config.listens_on,
+            port,
+            backlog=_BACKLOG,
+            server="bookie",
+            setting="bookie.listen_host",
+        )
         self._server = server
         self._closing.callback(server.close)
         return server
 
     def _new_connection(self) -> Connection:
         wait_s = self._config.bookie.unwritable_wait_ms / 1000
-        connection = Connection(self._requests, self.counters, unwritable_wait_s=wait_s)
+        connection = Connection(self._requests, self.counters, self.receiving, unwritable_wait_s=wait_s)
         self._requests.connections[connection] = None
         return connection
 
     def accept(self) -> Connection:
-        """Our end of a connection that does not come through the port: of a client in this process."""
+        """Returns our end of a connection that does not come through the port: of a client in this process."""
         if not self._server.is_serving():
-            raise ClosedError(f"bookie {self.bookie_id} takes no connections any more")
+            raise ClosedError(f"bookie {self.bookie_id} accepts no more connections")
         return self._new_connection()
 
     async def _open_storage(self, layout: DirectoryLayout) -> None:
@@ -180,7 +186,7 @@ class Bookie:
             raise JournalDamagedError(
                 error.path,
                 error.offset,
-                f"{error.what}. Else entries and fences that were acknowledged may be gone; to start without them, "
+                f"{error.what}. Otherwise acknowledged entries and fences may be lost; to start without them, "
                 f"safely: {remedy}",
             ) from error
         self._records.open_with(self.journals)
@@ -188,7 +194,7 @@ class Bookie:
     def _wire(self, storage: LedgerStorage) -> None:
         config, entropy = self._config.bookie, self._runtime.entropy
         self.table = LedgerTable(storage, config.ledgers_in_memory_max)
-        cache_gate = Gate(self._config.storage.max_throttle_ms / 1000)
+        cache_gate = Gate("write cache", self._config.storage.max_throttle_ms / 1000)
         writer_wait_s = config.pending_adds_per_writer_wait_ms / 1000
         add_limits = AddLimits(config.adds_in_progress_max, config.pending_adds_per_writer_max, writer_wait_s)
         self.adds = Adds(self.table, storage, self._records, cache_gate, self.switch, add_limits, entropy.wall_ms)
@@ -234,8 +240,10 @@ class Bookie:
         observe_bookie(self.metrics, self)
         if self._config.bookie.http_port == NO_HTTP:
             return
-        server = ObservationServer(self.metrics, self.health)
-        self.http_port = await server.start(self._config.bookie.listens_on, self._config.bookie.http_port)
+        config = self._config.bookie
+        guard = WebGuard(self._config.http, config.listens_on, [config.reached_at])
+        server = ObservationServer(self.metrics, self.health, guard)
+        self.http_port = await server.start(config.listens_on, config.http_port)
         self._closing.push_async_callback(server.aclose)
 
     async def _register(self, paths: BookKeeperPaths) -> None:
@@ -256,7 +264,8 @@ class Bookie:
         await self._unless_failed(self._registration.start())
 
     async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
-        """It may fail before it is started, or while it serves already; then this is given up, and raises why."""
+        """Does the work, unless the bookie fails before or during it; then the work is cancelled, and the failure
+        raised."""
         if self._failed.done():
             work.close()
             raise self._failed.result()
@@ -275,7 +284,7 @@ class Bookie:
     # --- running ------------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """All that was taken is in entry logs and index when it returns, and the journals need it no more."""
+        """Makes all taken entries durable in entry logs and index, so that the journals need them no more."""
         await self._flushing.flush()
 
     async def _follow_failures(self) -> None:
@@ -310,10 +319,10 @@ class Bookie:
         self._records.fail(error)
         self._server.close()
         for connection in self._requests.connections:
-            connection.hold()
+            connection.hold(_STOPPING)
 
     async def _usage(self) -> DiskUsage:
-        """Room for entries: over all ledger directories, each device once."""
+        """Returns the room for entries: over all ledger directories, each device once."""
         disks: list[Disk] = [directory.disk for directory in self._directories.ledger]
         usages = dict.fromkeys([await disk.usage() for disk in disks])
         return DiskUsage(sum(usage.total_bytes for usage in usages), sum(usage.free_bytes for usage in usages))
@@ -334,10 +343,10 @@ class Bookie:
     # --- ending -------------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """No new connections; what was taken is answered, then the connections are closed and everything is flushed."""
+        """Refuses new connections, answers the taken requests, closes the connections and flushes everything."""
         self._server.close()
         for connection in list(self._requests.connections):
-            connection.hold()
+            connection.hold(_STOPPING)
         with contextlib.suppress(TimeoutError, MagnetarError):  # If it has failed, there is no answer.
             async with asyncio.timeout(_DRAIN_SECONDS_MAX):
                 await self._unless_failed(self._answer_what_was_taken())
@@ -347,7 +356,7 @@ class Bookie:
             await self.flush()
 
     async def _answer_what_was_taken(self) -> None:
-        """Who waits for a LAC to move has no answer coming."""
+        """Waits for answers, except those of readers that wait for a LAC to move."""
         while self.adds.in_progress:
             await self._records.write_nothing()
         await self.reads.wait_idle()

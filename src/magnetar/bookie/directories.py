@@ -1,14 +1,14 @@
 """The directories of a bookie: held by one process at a time, each with a few small files about the bookie itself.
 
-Layout:    `dir` D: D/journal and D/ledgers (entry logs and index); or directories named one by one, on as many devices.
-Lock:      every directory has a file `lock` that is held while the process lives.
-Files:     VERSION      the cookie (in every directory; Apache's name and format)
-           port         the port in use (in the first ledger directory)
+Format:    `dir` D: D/journal and D/ledgers (entry logs and index); or directories named one by one, on as many devices.
+           lock           held while the process lives (in every directory)
+           VERSION        the cookie (in every directory; Apache's name and format)
+           port           the port in use (in the first ledger directory)
            BOOKIE_STATUS  read-only by an operator (in the ledger directories; Apache's name and format)
-           REPAIRING    something is lost, and the bookie must not start before limbo.py is done: in a directory that is
-                        being made its own again; in the first ledger directory, after a rebuild of the index that
-                        could not find all ledgers
-Invariant: a small file is either as it was or as it was to be: written aside, synced, renamed, the name synced.
+           REPAIRING      something is lost, and the bookie must not start before limbo.py is done: in a directory that
+                          is being repaired; in the first ledger directory, after a rebuild of the index that could not
+                          find all ledgers
+Invariant: a small file has its old or its new content: it is written aside, synced, renamed, and its name synced.
 Read next: identity.py
 """
 
@@ -35,12 +35,12 @@ _ABOUT_THE_BOOKIE: Final = (COOKIE_FILE, PORT_FILE, STATUS_FILE, REPAIR_FILE)
 NOT_DATA: Final = frozenset(
     {LOCK_FILE, "lost+found", *_ABOUT_THE_BOOKIE, *(f"{name}{_ASIDE}" for name in _ABOUT_THE_BOOKIE)}
 )
-"""Names that an unused directory may have: ours, and what a fresh file system brings."""
+"""Names that an unused directory may have: ours, and those of a fresh file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLayout:
-    """Absolute paths, all different, none below another."""
+    """The directories: absolute paths, all different, none below another."""
 
     journal: tuple[str, ...]
     ledger: tuple[str, ...]
@@ -64,7 +64,7 @@ class DirectoryLayout:
 
     @classmethod
     def from_config(cls, config: BookieConfig, *, base: str) -> Self:
-        """`base` is what relative paths are relative to: the working directory."""
+        """`base` is the directory to which relative paths are relative: the working directory."""
 
         def paths(named: str, below: str) -> tuple[str, ...]:
             names = [name.strip() for name in named.split(",")] if named else [posixpath.join(config.dir, below)]
@@ -81,7 +81,7 @@ class Directory:
     disk: Disk
 
     async def read(self, name: str) -> bytes | None:
-        """A small file, or None."""
+        """Returns a small file, or None."""
         try:
             file = await self.disk.open(name)
         except FileMissingError:
@@ -96,7 +96,7 @@ class Directory:
         aside = f"{name}{_ASIDE}"
         file = await self.disk.open(aside, create=True)
         try:
-            await file.truncate(0)  # What a crash may have left.
+            await file.truncate(0)  # A crash may have left something.
             await file.append_and_sync([content])
         finally:
             await file.aclose()
@@ -104,7 +104,7 @@ class Directory:
         await self.disk.sync_dir()
 
     async def remove(self, name: str) -> None:
-        """Returns when the file is gone for good; no error if it was not there."""
+        """Returns when the file is removed durably; no error if it did not exist."""
         try:
             await self.disk.remove(name)
         except FileMissingError:
@@ -112,7 +112,7 @@ class Directory:
         await self.disk.sync_dir()
 
     async def data_names(self) -> list[str]:
-        """Whatever is there besides what an unused directory may have."""
+        """Returns all names besides those that an unused directory may have."""
         return [name for name in await self.disk.list() if name not in NOT_DATA]
 
 
@@ -132,7 +132,7 @@ class BookieDirectories:
         return [directory for directory in self.all if directory.path in self.layout.ledger]
 
     async def aclose(self) -> None:
-        """Gives the locks back."""
+        """Releases the locks."""
         while self.all:
             await self.all[-1].disk.aclose()
             self.all.pop()
@@ -143,7 +143,7 @@ async def open_directories(
 ) -> BookieDirectories:
     """Locks everything; FileLockedError names the process that has one of them.
 
-    What is missing is made, or left out if not `create`. Without `lock`: for what a running bookie only reads.
+    Missing directories are made, or left out if not `create`. Without `lock`: to read those of a running bookie.
     """
     opened = BookieDirectories(layout)
     try:
@@ -173,7 +173,7 @@ async def _exists(disk: Disk) -> bool:
 
 
 async def kept_port(directories: BookieDirectories) -> int | None:
-    """The port of the last start, if any."""
+    """Returns the port of the last start, if any."""
     directory = directories.first_ledger
     content = await directory.read(PORT_FILE)
     if content is None:

@@ -1,15 +1,15 @@
-"""Disk watch: a full disk means read-only, not death.
+"""Disk watch: a full disk makes the bookie read-only; it does not stop it.
 
-Decide:    `DiskGauge.decide` takes one measurement of every directory and says what follows. A directory is full above
-           the threshold, and stays so until it is below the low water mark: near the limit nothing flaps.
-Any:       one full directory makes the bookie read-only. A ledger has its place in one directory, and without the
-           journal nothing is acknowledged; Apache calls this readOnlyModeOnAnyDiskFullEnabled.
-Reserve:   above the threshold there is still room, for what frees more (compaction) and for entries of recovery and
-           re-replication; both have a floor of their own.
-Unknown:   a directory that cannot be measured counts as full until it can.
-Do:        `DiskWatch` measures on a period and carries the verdict to the switch.
-Operator:  on the same period it looks for what an operator has written into the directories (read_only.py), so that a
-           running bookie follows. What cannot be read changes nothing.
+Order:     `DiskWatch` measures periodically and passes the verdict to the switch. In the same period it reads what an
+           operator has written into the directories (read_only.py), so that a running bookie follows. Unreadable files
+           change nothing.
+Invariant: `DiskGauge.decide` takes one measurement of every directory. A directory is full above the threshold, and
+           stays so until it is below the low water mark: near the limit the state does not flap. A directory that
+           cannot be measured counts as full until it can.
+Limits:    one full directory makes the bookie read-only. A ledger has its place in one directory, and without the
+           journal nothing is acknowledged; Apache calls this readOnlyModeOnAnyDiskFullEnabled. Above the threshold
+           there is still room for compaction, which frees more, and for entries of recovery and re-replication; both
+           have a floor of their own.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DiskVerdict:
-    """What follows from one measurement."""
+    """The consequences of one measurement."""
 
     full: tuple[str, ...] = ()
     almost_full: tuple[str, ...] = ()
-    """Above the warning, and not full."""
+    """Directories above the warning, and not full."""
     high_priority_writes: bool = True
     compaction: bool = True
 
@@ -55,7 +55,7 @@ class DiskGauge:
         self._full: dict[str, bool] = {}
 
     def decide(self, usages: Mapping[str, DiskUsage | None]) -> DiskVerdict:
-        """Path → measurement; None if it failed."""
+        """Decides from path → measurement; None if it failed."""
         for path, usage in usages.items():
             self._full[path] = self._is_full(usage, was_full=self._full.get(path, False))
         full = tuple(path for path in usages if self._full[path])
@@ -93,7 +93,7 @@ def _is_below(usage: DiskUsage | None, percent: int) -> bool:
 
 
 class DiskWatch:
-    """Measures the directories on a period. `check` is awaited once before the bookie registers."""
+    """Measures the directories periodically. `check` is awaited once before the bookie registers."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class DiskWatch:
         switch: ReadOnlySwitch,
         operator_says: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`operator_says`: whether an operator wants the bookie read-only, now; None: nobody asks."""
+        """`operator_says`: whether an operator wants the bookie read-only now; None: not asked."""
         self.verdict = DiskVerdict()
         self.usages: dict[str, DiskUsage | None] = {}
         self._directories = list(directories)
@@ -115,7 +115,7 @@ class DiskWatch:
         self._failure: asyncio.Future[DiskFullError] | None = None
 
     async def check(self) -> DiskVerdict:
-        """Measures now and acts. DiskFullError if a disk is full and the bookie must not turn read-only."""
+        """Measures now and acts. Raises DiskFullError if a disk is full and the bookie must not turn read-only."""
         self.usages = {directory.path: await _measure(directory) for directory in self._directories}
         before, self.verdict = self.verdict, self._gauge.decide(self.usages)
         self._log(before)
@@ -135,7 +135,7 @@ class DiskWatch:
         try:
             self._switch.set(ReadOnlyReason.OPERATOR, await self._operator_says())
         except DiskError as error:
-            log.error("what an operator says cannot be read", extra={"why": str(error)})
+            log.error("the operator's status cannot be read", extra={"why": str(error)})
 
     def start(self) -> None:
         assert self._task is None
@@ -153,7 +153,7 @@ class DiskWatch:
             self._unobserve.append(
                 metrics.gauge_callback(
                     "magnetar_bookie_disk_used_ratio",
-                    "Of the device below each directory: 0 is empty, 1 is full.",
+                    "Used share of each directory's device: 0 is empty, 1 is full.",
                     partial(self._used_ratio, directory.path),
                     {"directory": directory.path},
                 )
@@ -194,7 +194,7 @@ class DiskWatch:
             return
         for path in self.verdict.full:
             if path not in before.full:
-                log.error("%s is full or cannot be measured: no more entries are taken", path)
+                log.error("%s is full or cannot be measured: no more entries are accepted", path)
         for path in self.verdict.almost_full:
             if path not in before.almost_full:
                 log.warning("%s is almost full", path)

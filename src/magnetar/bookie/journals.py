@@ -1,36 +1,39 @@
-"""The journals of a bookie: one, or several on a device each, written at once and replayed as one.
+"""The journals of a bookie, as requests use them: one, or several on a device each, written at once, replayed as one.
 
-Choice:    a ledger's records all go to one journal, chosen by its id, so they are replayed in their order. With another
-           number of journals the choice is another one; then everything is flushed before the first request, so that
-           no ledger ever has needed records in two of them.
-One:       requests reach it without a detour (`front` is the journal itself).
-Several:   a run of adds that spans ledgers of several journals becomes one record in each; whoever waits hears of each
-           part when its own journal has synced it. When one of them fails, none acknowledges anything more.
-Marks:     one for each journal. `submitted` notes all positions at once, under their total; when storage has flushed
-           up to that total, each journal may forget what is at or below its own position (journal_mark.py).
-Read next: records.py, replay.py
+Invariant: a ledger's records all go to one journal, chosen by its id, so they are replayed in their order. With another
+           number of journals the choice differs; then everything is flushed before the first request, so that no
+           ledger ever has needed records in two of them.
+Order:     a token is a list of adds, or a future; one call per group: all answers of a group leave in one turn of the
+           loop. With one journal, requests reach it directly (`front` is the journal itself). With several, a run of
+           adds for several of them becomes one record in each; each part is answered when its own journal has synced.
+           Each journal has a mark. `submitted` notes all positions at once, under their total; when storage has flushed
+           up to that total, each journal may forget what is at or below its own position (storage/journal/mark.py).
+Failure:   any failure that ends the bookie, of a journal or of another part, ends this: nothing more is reported as
+           durable, and nothing more is accepted.
+Read next: replay.py, storage/journal/journal.py
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from magnetar.bookie.adds import DurableAdds
+from magnetar.bookie.adds import Adds, DurableAdds
 from magnetar.bookie.replay import Replay
 from magnetar.config.journal import JournalConfig
-from magnetar.errors import ConfigError, DiskError, JournalDamagedError, JournalFailedError
+from magnetar.errors import ConfigError, DiskError, JournalDamagedError, JournalFailedError, MagnetarError
 from magnetar.runtime.disk import Buffer, Disk
 from magnetar.runtime.runtime import Runtime
 from magnetar.storage.frames import ENTRY_OFFSET
-from magnetar.storage.journal import Journal, OnDurable, OnFailed
-from magnetar.storage.journal_files import DIRECTORY
-from magnetar.storage.journal_format import JournalRecord, RecordKind
-from magnetar.storage.journal_mark import JournalMark
-from magnetar.storage.journal_replay import replay_files
+from magnetar.storage.journal.files import DIRECTORY
+from magnetar.storage.journal.format import JournalRecord, RecordKind
+from magnetar.storage.journal.journal import Journal, OnDurable, OnFailed
+from magnetar.storage.journal.mark import JournalMark
+from magnetar.storage.journal.replay import replay_files
 from magnetar.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)
@@ -38,8 +41,14 @@ log = logging.getLogger(__name__)
 _LEDGER_ID = struct.Struct(">q")
 
 
+_HOW_TO_REMOVE = (
+    "Name it again, start the bookie and stop it gracefully (SIGTERM), which writes them to the entry logs; "
+    "then take the directory out"
+)
+
+
 class Front(Protocol):
-    """What requests see: a journal, or several as if they were one."""
+    """A journal as requests see it, or several as if they were one."""
 
     @property
     def has_room(self) -> bool: ...
@@ -48,7 +57,7 @@ class Front(Protocol):
 
 
 class Journals:
-    """Made with the marks, before storage is; opened behind it, because replay needs it. Ended by `aclose`."""
+    """Made with the marks, before storage is; opened after it, because replay needs it. Ended by `aclose`."""
 
     def __init__(self, paths: Sequence[str], marks: JournalMark, on_durable: OnDurable, on_failed: OnFailed) -> None:
         self._paths = paths
@@ -117,7 +126,7 @@ class Journals:
     # --- the mark -----------------------------------------------------------------------------------------------------
 
     def submitted(self) -> int:
-        """The total of everything handed to the journals; before they are open, what is known to be flushed."""
+        """Returns the total of everything handed to the journals; before they are open, what is known to be flushed."""
         if len(self.all) < len(self._paths):
             return self._marks.sequence
         positions = {path: journal.last_sequence for path, journal in zip(self._paths, self.all, strict=True)}
@@ -126,15 +135,15 @@ class Journals:
         return total
 
     async def settle(self, total: int, *, always: bool = False) -> None:
-        """Storage has flushed up to this total: moves the marks and removes what no journal needs. Not two at once.
+        """Moves the marks up to this flushed total, and removes what no journal needs. One call at a time.
 
-        `always`: also if nothing has moved, to keep which journals there are.
+        `always`: also if nothing has moved, to keep the list of journals.
         """
         positions = self._noted.get(total)
         self._noted = {noted: each for noted, each in self._noted.items() if noted >= total}
         if total <= self._marks.sequence and not always:
             return
-        assert positions is not None, f"{total} is no total that was submitted"
+        assert positions is not None, f"{total} is not a total that was submitted"
         await self._marks.move_all(positions)
         for path, journal in zip(self._paths, self.all, strict=True):
             await journal.forget_through(positions[path])
@@ -142,15 +151,15 @@ class Journals:
     # --- journals of before -------------------------------------------------------------------------------------------
 
     async def _check_left_behind(self, runtime: Runtime) -> None:
-        """A journal that is no longer configured must have nothing that only it has."""
+        """Refuses the start if a journal that is no longer configured has records that only it has."""
         for path, mark in self._marks.left_behind.items():
             disk = runtime.disk(path, name="journal-of-before")
             try:
-                count = await _count_behind(disk, mark)
+                count = await _count_after(disk, mark)
             except (DiskError, JournalDamagedError) as error:
                 raise ConfigError(
                     f"bookie.journal_dirs no longer names {path}, and that journal cannot be read ({error}): it may "
-                    f"have records that are nowhere else. {_HOW_TO_REMOVE}"
+                    f"have records that exist nowhere else. {_HOW_TO_REMOVE}"
                 ) from error
             finally:
                 await disk.aclose()
@@ -159,23 +168,6 @@ class Journals:
                     f"bookie.journal_dirs no longer names {path}, whose journal has {count} records that are in no "
                     f"entry log yet. {_HOW_TO_REMOVE}"
                 )
-
-
-_HOW_TO_REMOVE = (
-    "Name it again, start the bookie and stop it in peace (SIGTERM), which writes them to the entry logs; "
-    "then take the directory out"
-)
-
-
-async def _count_behind(disk: Disk, mark: int) -> int:
-    count = 0
-
-    def deliver(_: JournalRecord) -> None:
-        nonlocal count
-        count += 1
-
-    await replay_files(disk, DIRECTORY, mark, deliver, is_begun=True)
-    return count
 
 
 class SeveralJournals:
@@ -188,18 +180,18 @@ class SeveralJournals:
 
     @property
     def has_room(self) -> bool:
-        """In all of them: what comes next may be for any."""
+        """Reports room in all of them: the next record may be for any."""
         return all(journal.has_room for journal in self._journals)
 
     async def wait_for_room(self) -> None:
         while True:
             for journal in self._journals:
                 await journal.wait_for_room()
-            if self.has_room:  # Else the first is full again.
+            if self.has_room:  # Otherwise the first is full again.
                 return
 
     def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int:
-        """The number is the one of the journal that was last written to; nobody compares it with another's."""
+        """Returns the number of the journal that was written to last; numbers of two journals are never compared."""
         if self._failure is not None:
             raise self._failure
         chunk = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -212,7 +204,8 @@ class SeveralJournals:
         return self._journals[ledger_id % len(self._journals)]
 
     def _submit_run(self, token: DurableAdds) -> int:
-        """Adds of several ledgers: each journal gets the frames of its own, in their order, and a token for them."""
+        """Submits adds of several ledgers: each journal gets the frames of its own, in their order, and a token for
+        them."""
         connection, frames, offsets, ledger_ids = token
         count = len(self._journals)
         view = memoryview(frames)
@@ -226,3 +219,77 @@ class SeveralJournals:
                 told = DurableAdds(connection, frames, its_offsets, [ledger_ids[index] for index in mine])
                 sequence = journal.submit(RecordKind.ADDS, [view[starts[i] : ends[i]] for i in mine], [told])
         return sequence
+
+
+class Records:
+    def __init__(self) -> None:
+        """`open_with` follows when the journals are open; nothing is written before."""
+        self._journals: Journals | None = None
+        self._front: Front | None = None
+        self._failure: MagnetarError | None = None
+        self.adds: Adds | None = None
+
+    def open_with(self, journals: Journals) -> None:
+        self._journals = journals
+        self._front = journals.front
+
+    def fail(self, error: MagnetarError) -> None:
+        """After this, nothing is reported as durable."""
+        self._failure = self._failure or error
+
+    @property
+    def has_room(self) -> bool:
+        return self._open_front().has_room
+
+    async def wait_for_room(self) -> None:
+        await self._open_front().wait_for_room()
+
+    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int:
+        return self._open_front().submit(kind, chunks, token)
+
+    async def write(self, kind: RecordKind, chunks: Sequence[Buffer]) -> None:
+        """Returns when the record is durable, and with it everything submitted before of the same ledger."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open_front().submit(kind, chunks, durable)
+        await durable
+
+    async def write_nothing(self) -> None:
+        """Returns when everything submitted before is durable, in all journals."""
+        await self.wait_for_room()
+        assert self._journals is not None
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[None]] = []
+        for journal in self._journals.all:
+            waiting.append(loop.create_future())
+            journal.submit(RecordKind.ADDS, (), waiting[-1])
+        for durable in waiting:
+            await durable
+
+    def _open_front(self) -> Front:
+        assert self._front is not None, "nothing is served before the journals are open"
+        if self._failure is not None:
+            raise self._failure
+        return self._front
+
+    def on_durable(self, tokens: list[object]) -> None:
+        if self._failure is not None:
+            return
+        adds = self.adds
+        assert adds is not None
+        for token in tokens:
+            if isinstance(token, list):
+                adds.on_durable(token)
+            elif isinstance(token, asyncio.Future) and not token.done():
+                token.set_result(None)
+        adds.on_group_written()
+
+
+async def _count_after(disk: Disk, mark: int) -> int:
+    count = 0
+
+    def deliver(_: JournalRecord) -> None:
+        nonlocal count
+        count += 1
+
+    await replay_files(disk, DIRECTORY, mark, deliver, is_begun=True)
+    return count

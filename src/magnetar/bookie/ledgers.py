@@ -1,18 +1,21 @@
-"""The ledgers a bookie is busy with, in memory: key, fence, limbo, LAC, and who waits for the LAC to move.
+"""The ledgers a bookie is busy with, in memory: key, fence, limbo, LAC, readers that wait for the LAC; and fencing.
 
-Invariant: a fence is set here before it is journaled, so that no plain add passes meanwhile; who asked for it is
-           answered only after it is durable (`fencing`), and so is everybody who asks again before that.
-Contexts:  the 32 bytes of word, key and ledger id with which a writer's adds begin. One that is in the table has passed
-           every check, so the next thousand adds with it need none; fencing takes a ledger's contexts out.
-Loading:   what storage knows of a ledger is read once, before its first request is served (`load`); until then the
+Invariant: a fence takes a ledger from its writer forever. It is set here before it is journaled, so that no plain add
+           passes during the write. No client that asked for the fence gets any answer, "no such entry" and "no such
+           ledger" included, before it is durable; this holds for later requests for the same fence, too (`fencing`). A
+           ledger that the bookie never saw is fenced anyway.
+           At most one Ledger of an id exists. One that was evicted while some request still holds it is found again
+           (weakly) by the next load: otherwise two would disagree about a fence. A ledger that is being fenced, or on
+           which a reader waits, is not evicted.
+Order:     storage's knowledge of a ledger is read once, before its first request is served (`load`); until then the
            connection waits.
-Bound:     `bookie.ledgers_in_memory_max`. Beyond it each load lets one ledger go, contexts and all: the one that was
-           idle for the longest time, by a clock hand that only loads move; requests do nothing for it. What a ledger's
-           flags say is in storage from the moment they are set, so the next load finds them, flushed or not. Its LAC
-           is learned anew.
-Identity:  there is never more than one Ledger of an id. One that was let go while some request still holds it is found
-           again (weakly) by the next load: else two would disagree about a fence. Not let go: one that is being fenced,
-           because whoever asks for the fence next must wait for it, too; one that somebody waits at.
+Format:    a context is the 32 bytes of word, key and ledger id with which a writer's adds begin. One in the table has
+           passed every check, so the next thousand adds with it need none; fencing removes a ledger's contexts. A
+           context whose flags have bits without meaning is checked each time: a ledger has a few contexts, not 65,536.
+Limits:    `bookie.ledgers_in_memory_max`. Beyond it each load evicts one ledger, contexts and all: the one that was
+           idle for the longest time, by a clock hand that only loads move; requests cost nothing. A ledger's flags are
+           in storage from the moment they are set, so the next load finds them, flushed or not. Its LAC is learned
+           anew.
 """
 
 from __future__ import annotations
@@ -20,17 +23,31 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from magnetar.runtime.disk import Buffer
+from magnetar.storage.journal.format import Fence, RecordKind, encode_fence
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import MASTER_KEY_BYTES, Flag
 from magnetar.wire.bookkeeper.hot_path import parse_context
-from magnetar.wire.bookkeeper.packet import Flag
 
 NO_LAC: Final = -1
 _LOOKS_PER_LOAD: Final = 4  # How far the clock hand goes to find an idle one; then the next one goes, idle or not.
+
+
+class FlagStore(Protocol):
+    """Storage, as the table sees it. Flags that are set are in memory at once, and in the index with the next flush."""
+
+    async def get_flags(self, ledger_id: int) -> LedgerFlags | None: ...
+    def set_flags(self, ledger_id: int, flags: LedgerFlags) -> None: ...
+
+
+class RecordSink(Protocol):
+    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int: ...
+    async def wait_for_room(self) -> None: ...
 
 
 class Ledger:
@@ -42,27 +59,27 @@ class Ledger:
     def __init__(self, ledger_id: int, flags: LedgerFlags) -> None:
         self.id = ledger_id
         self.flags = flags
-        """Changed by the table only, which tells storage."""
+        """Changed by the table only, which informs storage."""
         self.fencing: asyncio.Future[None] | None = None
-        """Under way while not done. None: durable since before this process began, or not fenced."""
+        """Not done while the fence is being written. None: durable since before this process began, or not fenced."""
         self.lac = NO_LAC
-        """The highest that any entry or explicit LAC told of, since it was loaded …"""
+        """The highest LAC of any entry or explicit LAC since it was loaded …"""
         self.lac_is_learned = False
-        """… and before, once somebody has looked: who only adds need not know it."""
+        """… and before that, once it was looked up: writers need not know it."""
         self.lac_changed_ms = 0
         self.lac_seen = NO_LAC
-        """Where the LAC was when the clock hand came by: if it has not moved since, the ledger is idle."""
+        """The LAC when the clock hand passed: if it has not moved since, the ledger is idle."""
         self.contexts: list[bytes] = []
         self.waiters: list[Callable[[], None]] = []
 
     @property
     def is_known(self) -> bool:
-        """Somebody wrote to it or fenced it here, and it was not deleted since. If not, entries may be here all the
-        same: of a deleted ledger that is being recovered."""
+        """Reports whether it was written to or fenced here, and not deleted since. If not, entries may be here anyway:
+        of a deleted ledger that is being recovered."""
         return self.flags.deleted_at_ms is None and (self.flags.master_key is not None or self.flags.fenced)
 
     def check_key(self, master_key: bytes) -> Code:
-        """A ledger without a key takes any: the first one that comes becomes its own."""
+        """Checks the key. A ledger without a key takes any: the first one becomes its own."""
         return Code.EOK if self.flags.master_key in (None, master_key) else Code.EUA
 
     def check_add(self, master_key: bytes, *, recovery: bool) -> Code:
@@ -87,28 +104,11 @@ class Ledger:
             waiter()
 
 
-def move_lacs(ledgers: Iterable[Ledger], lacs: Iterable[int], now_ms: int) -> None:
-    """`move_lac` of many, without a call for each."""
-    for ledger, lac in zip(ledgers, lacs, strict=True):
-        if lac > ledger.lac:
-            ledger.lac = lac
-            ledger.lac_changed_ms = now_ms
-            if ledger.waiters:
-                ledger.tell_waiters()
-
-
-class FlagStore(Protocol):
-    """Storage, as the table sees it. What is set is in memory at once, and in the index with the next flush."""
-
-    async def get_flags(self, ledger_id: int) -> LedgerFlags | None: ...
-    def set_flags(self, ledger_id: int, flags: LedgerFlags) -> None: ...
-
-
 class LedgerTable:
     def __init__(self, storage: FlagStore, ledgers_max: int = 50_000) -> None:
         self._storage = storage
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
-        """In the order in which the clock hand meets them."""
+        """In the order in which the clock hand passes them."""
         self._let_go: WeakValueDictionary[int, Ledger] = WeakValueDictionary()
         self._loading: dict[int, asyncio.Task[Ledger]] = {}
         self._contexts: dict[bytes, Ledger] = {}
@@ -121,7 +121,7 @@ class LedgerTable:
         return len(self._ledgers)
 
     async def load(self, ledger_id: int) -> Ledger:
-        """One read serves everybody who asks meanwhile."""
+        """Loads a ledger. One read serves all callers that ask during it."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None:
             return ledger
@@ -152,13 +152,14 @@ class LedgerTable:
         code = ledger.check_add(master_key, recovery=bool(flags & Flag.RECOVERY_ADD))
         if code is Code.EOK:
             self.learn_key(ledger, master_key)
-            if context not in self._contexts:  # Else it came in company of one that is not known.
+            if context not in self._contexts and not flags & ~Flag.ALL:  # It may come in company of one that is new.
                 self._contexts[context] = ledger
                 ledger.contexts.append(context)
         return ledger, code
 
     def change(self, ledger: Ledger, flags: LedgerFlags) -> None:
-        """Before the record that makes it durable is submitted, so that no flush comes between the two."""
+        """Changes flags before the record that makes them durable is submitted, so that no flush comes between the
+        two."""
         self._keep(ledger)
         self._storage.set_flags(ledger.id, flags)
         ledger.flags = dataclasses.replace(flags, deleted_at_ms=None)
@@ -168,19 +169,19 @@ class LedgerTable:
             self.change(ledger, dataclasses.replace(ledger.flags, master_key=master_key))
 
     def fence(self, ledger: Ledger, master_key: bytes) -> None:
-        """From now on only recovery adds pass."""
+        """Refuses all adds but those of recovery from now on."""
         self.change(ledger, dataclasses.replace(ledger.flags, master_key=master_key, fenced=True))
         self._forget_contexts(ledger)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted. Its fence lives on in storage, or here if it is being set."""
+        """Forgets a deleted ledger. Its fence stays in storage, or here if it is being set."""
         ledger = self._ledgers.get(ledger_id) or self._let_go.get(ledger_id)
         if ledger is None or ledger.is_being_fenced:
             return
         self._ledgers.pop(ledger_id, None)
         self._forget_contexts(ledger)
-        # For whoever still holds it, what storage knows now: nothing, or a tombstone. One that was fenced in this life
-        # may have none, if the fence came while the ledger was being deleted.
+        # For requests that still hold it, what storage knows now: nothing, or a tombstone. A ledger that was fenced in
+        # this process may have none, if the fence came while the ledger was being deleted.
         if not ledger.flags.fenced:
             ledger.flags = NO_FLAGS
         elif ledger.fencing is None:
@@ -197,8 +198,8 @@ class LedgerTable:
         self._ledgers[ledger.id] = ledger
 
     def _let_one_go(self) -> None:
-        """If there is no room for one more. One that was just loaded has a good part of the others before it: it is
-        still there when its connection comes back for it, and so are all that one read of a socket may name."""
+        """Evicts one ledger if there is no room for one more. A ledger that was just loaded has many others before it:
+        it still exists when its connection needs it, and so do all that one read of a socket may name."""
         for looks_left in reversed(range(_LOOKS_PER_LOAD)):
             if len(self._ledgers) < self.ledgers_max:
                 return
@@ -206,7 +207,7 @@ class LedgerTable:
             is_busy = looks_left and ledger.lac != ledger.lac_seen
             if ledger.waiters or ledger.is_being_fenced or is_busy:
                 ledger.lac_seen = ledger.lac
-                self._ledgers[ledger_id] = ledger  # Behind all others.
+                self._ledgers[ledger_id] = ledger  # After all others.
                 continue
             self._forget_contexts(ledger)
             self._let_go[ledger_id] = ledger
@@ -223,3 +224,41 @@ class LedgerTable:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+class Fencing:
+    def __init__(self, table: LedgerTable, journal: RecordSink) -> None:
+        self._table = table
+        self._journal = journal
+        self.fenced = 0
+
+    async def fence(self, ledger_id: int, master_key: bytes) -> Code:
+        """Returns when the fence is durable, or with EUA when the key is not the ledger's."""
+        ledger = await self._table.load(ledger_id)
+        await self._journal.wait_for_room()
+        code = ledger.check_key(master_key)
+        if code is not Code.EOK:
+            return code
+        if not ledger.flags.fenced:
+            self._begin(ledger, master_key)
+        if ledger.fencing is not None:
+            await asyncio.shield(ledger.fencing)
+        return Code.EOK
+
+    def _begin(self, ledger: Ledger, master_key: bytes) -> None:
+        """Sets the fence in one turn of the loop: no add is accepted, and no flush begins, between these lines."""
+        assert len(master_key) == MASTER_KEY_BYTES, "refused by the decoder: it must change nothing"
+        self.fenced += 1
+        ledger.fencing = asyncio.get_running_loop().create_future()
+        self._table.fence(ledger, master_key)
+        self._journal.submit(RecordKind.FENCE, (encode_fence(Fence(ledger.id, master_key)),), ledger.fencing)
+
+
+def move_lacs(ledgers: Iterable[Ledger], lacs: Iterable[int], now_ms: int) -> None:
+    """Calls `move_lac` of many, without a call for each."""
+    for ledger, lac in zip(ledgers, lacs, strict=True):
+        if lac > ledger.lac:
+            ledger.lac = lac
+            ledger.lac_changed_ms = now_ms
+            if ledger.waiters:
+                ledger.tell_waiters()

@@ -1,20 +1,21 @@
-"""Limbo: a bookie that may have forgotten something goes on without ever saying "no such entry" for it.
+"""Limbo: a bookie that may have forgotten something continues without ever answering "no such entry" for it.
 
-Why:       a recovery takes "no such entry" from enough bookies as the end of a ledger. From a bookie that lost part of
-           its journal, or a disk, that answer could cut acknowledged entries off. In limbo it says "unknown" instead.
-Who:       every ledger that is not closed and has this bookie in its last ensemble: limbo, and fenced. Ledgers that
-           are closed or being recovered and name this bookie: fenced only, as their fence may be among what was lost,
-           and a writer that was shut out must not find its way back in. Nothing is recovered there any more, so "no
-           such entry" cuts nothing off: who reads goes to the next bookie.
-Journal:   what can be read is flushed to entry logs and index; a file that is damaged is set aside (renamed, never
-           removed), and replay goes on with the file behind it. A journal that is left without any file gets a new one:
-           a start takes one without for damaged. A mark that is damaged is made anew, so that all that the journal
-           still has is replayed.
+Purpose:   a recovery takes "no such entry" from enough bookies as the end of a ledger. From a bookie that lost part of
+           its journal, or a disk, that answer could cut acknowledged entries off. In limbo it answers "unknown"
+           instead.
+Invariant: every ledger that is not closed and has this bookie in its last ensemble is put in limbo, and fenced. Ledgers
+           that are closed or being recovered and name this bookie are fenced only, as their fence may be lost, and a
+           former writer must not get access again. Nothing is recovered there any more, so "no such entry" cuts nothing
+           off: a reader asks the next bookie. Limbo ends when the ledger is deleted. (A copy of all its entries from
+           others would end it, too.)
 Order:     flags durable in the index → journal files set aside → the cookie in a directory that was lost. Until the
-           last of these is done, the bookie refuses to start as before; killed at any line, the repair is run again.
-           The marks that say so (REPAIRING) go last, also the one that a rebuild of the index without its fences left.
-End:       limbo ends when the ledger is deleted. (A copy of all its entries from others would end it, too.)
-Read next: docs/bookie.md, cli/bookie_limbo.py
+           last of these is done, the bookie refuses to start; after a kill at any line, the repair is run again.
+           The marks that prevent the start (REPAIRING) are removed last, also the one of a rebuild without fences.
+Failure:   the readable part of a journal is flushed to entry logs and index; a damaged file is set aside (renamed,
+           never removed), and replay continues with the file after it. A journal without any file gets a new one: a
+           start takes a journal without one for damaged. A damaged mark is made anew, so that all that the journal
+           still has is replayed.
+Read next: docs/bookie.md, cli/bookie/repair.py
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from magnetar.metadata.bookkeeper.cookies import Cookie, encode_cookie
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.runtime.disk import Disk
-from magnetar.runtime.entropy import Entropy
-from magnetar.storage.journal_files import DIRECTORY, JournalFiles
-from magnetar.storage.journal_format import (
+from magnetar.runtime.runtime import Entropy
+from magnetar.storage.journal.chunked_file import Window
+from magnetar.storage.journal.files import DIRECTORY, JournalFiles
+from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
     JournalRecord,
@@ -45,18 +47,19 @@ from magnetar.storage.journal_format import (
     file_number,
     is_intact,
 )
-from magnetar.storage.journal_mark import NAME as MARK_FILE
-from magnetar.storage.journal_mark import JournalMark, Marks, decode_marks, encode_marks
-from magnetar.storage.journal_replay import journal_names, replay_files
-from magnetar.storage.journal_window import Window
+from magnetar.storage.journal.mark import NAME as MARK_FILE
+from magnetar.storage.journal.mark import JournalMark, Marks, decode_marks, encode_marks
+from magnetar.storage.journal.replay import journal_names, replay_files
 from magnetar.storage.ledger_flags import NO_FLAGS
 from magnetar.storage.ledger_storage import LedgerStorage
 
-_READS_AT_ONCE: Final = 100  # Of ledgers' metadata: a cluster has many, and each is a way to the store and back.
+_READS_AT_ONCE: Final = (
+    100  # Ledgers whose metadata is read: a cluster has many, and each is a round trip to the store.
+)
 _ASIDE: Final = ".damaged"
 
 OpenStorage = Callable[[Callable[[], int], int], Awaitable[LedgerStorage]]
-"""Given what `LedgerStorage.open` calls `submitted` and `journal_mark`."""
+"""Given the `submitted` and `journal_mark` of `LedgerStorage.open`."""
 
 
 # --- which ledgers ----------------------------------------------------------------------------------------------------
@@ -70,11 +73,11 @@ class Suspects:
     fenced: list[int] = field(default_factory=list)
     """Besides those."""
     unreadable: list[int] = field(default_factory=list)
-    """Their metadata is damaged. They are in limbo, too: nobody knows better."""
+    """Ledgers whose metadata is damaged. They are put in limbo, too, to be safe."""
 
 
 async def find_suspects(ledgers: LedgerMetadataStore, bookie: BookieId) -> Suspects:
-    """As of now. The bookie does not run, so nobody can write to it in a ledger that comes later."""
+    """Finds the suspects. The bookie does not run, so no later ledger can have entries on it."""
     found = Suspects()
     async for batch in _batches(ledgers.list()):
         read = await asyncio.gather(*[_read(ledgers, ledger_id) for ledger_id in batch])
@@ -102,7 +105,7 @@ _DAMAGED: Final = "damaged"
 async def _read(ledgers: LedgerMetadataStore, ledger_id: LedgerId) -> LedgerMetadata | str | None:
     try:
         return (await ledgers.read(ledger_id)).value
-    except NoSuchLedgerError:  # Deleted meanwhile.
+    except NoSuchLedgerError:  # It was deleted since.
         return None
     except MalformedMetadataError:
         return _DAMAGED
@@ -126,17 +129,17 @@ async def _batches(ledger_ids: AsyncIterator[LedgerId]) -> AsyncIterator[list[Le
 class RepairReport:
     records: int = 0
     entries: int = 0
-    """Read from the journals, and flushed."""
+    """Records read from the journals, and flushed."""
     missing_records: int = 0
-    """Numbers that no readable file has. Those at the very end nobody can count."""
+    """Missing numbers before later files. Those at the very end cannot be counted."""
     set_aside: list[str] = field(default_factory=list)
     """Damaged journal files, under their new names."""
     stamped: list[str] = field(default_factory=list)
-    """Directories that were lost and are the bookie's again."""
+    """Directories that were lost and belong to the bookie again."""
 
 
 class JournalRepair:
-    """Flags and entries to storage, durably; then whatever keeps the journals from being opened out of the way."""
+    """Writes flags and entries to storage, durably; then sets the obstacles to opening the journals aside."""
 
     def __init__(
         self, marks: JournalMark, journals: Mapping[str, Disk], report: RepairReport, entropy: Entropy
@@ -162,7 +165,8 @@ class JournalRepair:
         await self._marks.move_all(self._positions)
 
     async def _salvage(self, storage: LedgerStorage, path: str, disk: Disk) -> None:
-        """Every turn brings records, or a file less, or a greater mark. The index hears of a mark before the file."""
+        """Repeats: every turn brings records, or a file less, or a greater mark. The index gets a mark before the
+        file."""
         while True:
             before = self._positions[path]
             damage = await self._replay(storage, path, disk)
@@ -174,7 +178,7 @@ class JournalRepair:
                 await self._flush(storage)
 
     async def _replay(self, storage: LedgerStorage, path: str, disk: Disk) -> JournalDamagedError | None:
-        """Up to the damage, if there is any."""
+        """Replays up to the damage, if there is any."""
         replay = Replay(storage)
 
         def deliver(record: JournalRecord) -> None:
@@ -183,7 +187,7 @@ class JournalRepair:
 
         damage: JournalDamagedError | None = None
         try:
-            is_begun = bool(await journal_names(disk, DIRECTORY))  # One without any is begun anew, below.
+            is_begun = bool(await journal_names(disk, DIRECTORY))  # One without any file is begun anew, below.
             await replay_files(disk, DIRECTORY, self._positions[path], deliver, is_begun=is_begun)
         except JournalDamagedError as error:
             damage = error
@@ -194,27 +198,26 @@ class JournalRepair:
 
     async def _get_past(self, path: str, disk: Disk, damage: JournalDamagedError) -> None:
         if file_number(damage.path.rpartition("/")[2]) is None:
-            raise JournalDamagedError(f"{path}/{damage.path}", damage.offset, damage.what)  # Not ours to touch.
+            raise JournalDamagedError(f"{path}/{damage.path}", damage.offset, damage.what)  # Not our file.
         first = await _first_sequence(disk, damage.path)
         expected = self._positions[path] + 1
         if first is not None and first > expected and (damage.offset or 0) <= FILE_HEADER_BYTES:
-            self._report.missing_records += first - expected  # They stood before this file, which is whole so far.
+            self._report.missing_records += first - expected  # They preceded this file, which is whole so far.
             self._positions[path] = first - 1
             return
         self._report.set_aside.append(f"{path}/{await _set_aside(disk, damage.path)}")
 
     async def _begin_anew(self, path: str, disk: Disk) -> None:
-        """If no file is left. The bookie may start when there is one, so this comes behind all flags."""
+        """Makes a new file if none is left. The bookie may start when one exists, so this comes after all flags."""
         if await journal_names(disk, DIRECTORY):
             return
         files = JournalFiles(disk, self._entropy)
-        await files.open(self._positions[path], _ignore, is_begun=False)
-        begun = await files.create(floor=files.next_sequence)
+        begun = await files.open(self._positions[path], _ignore, is_begun=False)
         await begun.file.aclose()
 
 
 def _ignore(_: JournalRecord) -> None:
-    """Everything that can be read is flushed already."""
+    """Ignores the record: everything readable is flushed already."""
 
 
 async def _set_flags(storage: LedgerStorage, suspects: Suspects) -> None:
@@ -227,7 +230,7 @@ async def _set_flags(storage: LedgerStorage, suspects: Suspects) -> None:
 
 
 async def _first_sequence(disk: Disk, path: str) -> int | None:
-    """Of the first group; None: there is none that is intact."""
+    """Returns the number of the first group; None if no group is intact."""
     file = await disk.open(path)
     try:
         window = Window(file)
@@ -242,7 +245,7 @@ async def _first_sequence(disk: Disk, path: str) -> int | None:
 
 
 async def _set_aside(disk: Disk, path: str) -> str:
-    """Returns its new path, under which replay does not look at it."""
+    """Returns its new path, which replay ignores."""
     taken = [f"{DIRECTORY}/{name}" for name in await disk.list(DIRECTORY)]
     names = itertools.chain((f"{path}{_ASIDE}",), (f"{path}{_ASIDE}.{number}" for number in itertools.count(2)))
     aside = next(name for name in names if name not in taken)
@@ -264,9 +267,9 @@ async def repair(
     open_storage: OpenStorage,
     rebuild_index: Callable[[], Awaitable[None]],
 ) -> RepairReport:
-    """`lost` are the directories without a cookie (cookie_check.py); they are empty, or a repair was interrupted.
+    """`lost` are the directories without a cookie (identity.py); they are empty, or a repair was interrupted.
 
-    The index is rebuilt if a ledger directory is among them: it refers to logs that are gone.
+    The index is rebuilt if a ledger directory is among them: it refers to logs that are missing.
     """
     report = RepairReport()
     for directory in lost:
@@ -287,7 +290,7 @@ async def repair(
     for directory in lost:
         await directory.write(COOKIE_FILE, encode_cookie(cookie))
         report.stamped.append(directory.path)
-    for directory in directories.all:  # Also that of a rebuild, or of a repair that was interrupted behind the cookie.
+    for directory in directories.all:  # Also after a rebuild, or after a repair that was interrupted after the cookie.
         await directory.remove(REPAIR_FILE)
     return report
 
@@ -295,18 +298,18 @@ async def repair(
 async def _restore_marks(
     directories: BookieDirectories, journals: Mapping[str, Disk], lost_ledgers: list[Directory]
 ) -> None:
-    """A directory without a mark counts as 0, and replay would ask for files that are long gone. One that is damaged is
-    as good as none."""
+    """Restores missing and damaged marks: a directory without a mark counts as 0, and replay would ask for files that
+    were removed long ago."""
     lost_paths = [directory.path for directory in lost_ledgers]
     found = {directory.path: await directory.read(MARK_FILE) for directory in directories.ledger}
     known = [content for content in found.values() if content is not None and decode_marks(content) is not None]
     for directory in directories.ledger:
         content = found[directory.path]
         if content in known or (content is None and directory.path not in lost_paths):
-            continue  # There since a repair that was interrupted, or never moved yet.
-        if content is not None:  # What replaces it may hide that something is missing: no start before the flags.
+            continue  # It was restored by an interrupted repair, or has not moved yet.
+        if content is not None:  # The new mark may hide that something is missing: no start before the flags.
             await directories.first_ledger.write(REPAIR_FILE, b"")
-        # Whichever: the lowest of all is in force.
+        # Any of them will do: the lowest of all is in force.
         await directory.write(MARK_FILE, known[0] if known else await _marks_of_all(directories, journals))
 
 
@@ -315,7 +318,7 @@ async def _marks_of_all(directories: BookieDirectories, journals: Mapping[str, D
 
 
 async def _before_first_file(disk: Disk) -> int:
-    """The mark with which all that the journal still has is replayed."""
+    """Returns the mark with which all that the journal still has is replayed."""
     await disk.make_dir(DIRECTORY)
     for name in sorted(await disk.list(DIRECTORY)):
         if file_number(name) is None:

@@ -1,9 +1,9 @@
-"""Long poll: a tailing reader waits here until the LAC moves beyond the one it knows, or its time is over.
+"""Long poll: a tailing reader waits until the LAC moves beyond the one it knows, or its time is over.
 
-Cost:      a reader that waits looks nothing up, and is no read in progress: else readers of idle ledgers would keep all
-           others from being served. It is one of what its connection may have pending, and one of all that may wait.
-Bound:     a client may ask for as long as it likes; after `LONG_POLL_MS_MAX` at most it gets the LAC as it is. One that
-           closes its connection is forgotten at once.
+Limits:    a waiting reader looks nothing up, and is not a read in progress: otherwise readers of idle ledgers would
+           keep all others from being served. It counts among the pending requests of its connection, and among all that
+           may wait. A client may ask for any time; after `LONG_POLL_MS_MAX` at most it gets the present LAC. A client
+           that closes its connection is forgotten at once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.ledgers import Ledger
 
-LONG_POLL_MS_MAX: Final = 60_000  # A reader that asks again every minute costs nothing; one that is gone is forgotten.
+LONG_POLL_MS_MAX: Final = 60_000  # A reader that asks again every minute costs nothing; one that has left is forgotten.
 
 
 class LongPolls:
-    """Those that wait now, by their connection."""
+    """The readers that wait now, by their connection."""
 
     def __init__(self, waiting_max: int) -> None:
         self._waiting_max = waiting_max
@@ -32,7 +32,7 @@ class LongPolls:
 
     async def wait(self, connection: Connection, ledger: Ledger, previous_lac: int, timeout_ms: int) -> None:
         """As `wait_for_lac`; cancelled when the connection is closed."""
-        if connection.closed.is_set():
+        if connection.is_closed:
             return
         task = asyncio.current_task()
         assert task is not None, "a request is served by a task of its own"

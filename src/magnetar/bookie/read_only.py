@@ -1,12 +1,13 @@
-"""Why a bookie takes no entries, and the operator's reason kept over a restart.
+"""The reasons why a bookie accepts no entries, and the operator's reason kept over a restart.
 
-Reasons:   a full disk (disk_watch.py), an operator, the configuration. Read-only as long as there is one; a disk that
-           has room again does not undo what an operator said, and the other way round.
-Kept:      only the operator's: BOOKIE_STATUS in every ledger directory, `1,READ_ONLY,milliseconds,true` as Apache
-           writes it (its persistBookieStatusEnabled; here always on). The newest counts, so one that could not be
-           written is outvoted. Disks are measured anew on every start. A running bookie looks for it on the period of
-           the disk watch, and never writes it: whoever does needs no lock.
-High priority: entries of recovery and re-replication are taken while the disks have their reserve.
+Invariant: a full disk (disk_watch.py), an operator, and the configuration are reasons. The bookie is read-only as long
+           as any of them holds; none undoes another. Entries of recovery and re-replication are accepted while the
+           disks have their reserve.
+Format:    only the operator's reason is kept: BOOKIE_STATUS in every ledger directory, `1,READ_ONLY,milliseconds,true`
+           as Apache writes it (its persistBookieStatusEnabled; here always on). The newest counts, so one that could
+           not be written is outvoted.
+Order:     a running bookie reads the status with the period of the disk watch, and never writes it: an operator needs
+           no lock to write. Disks are measured anew on every start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 from magnetar.bookie.directories import STATUS_FILE, BookieDirectories
 from magnetar.errors import DiskError
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class ReadOnlyReason(enum.Enum):
 
 
 class ReadOnlySwitch:
-    """What the request path asks before every run of adds. Tells one listener of every change."""
+    """The state that the request path asks for before every run of adds. One listener gets every change."""
 
     def __init__(self) -> None:
         self.is_read_only = False
@@ -83,7 +84,7 @@ def encode_status(status: Status) -> bytes:
 
 
 def decode_status(content: bytes) -> Status | None:
-    """None for what is not a status: it is then as if the file were not there, as in Apache."""
+    """Returns None if it is not a status: it is then treated as missing, as in Apache."""
     line = content.decode("ascii", "replace").partition("\n")[0]
     parts = [part.strip() for part in line.split(",")]
     if len(parts) not in (3, 4) or parts[0] != _LAYOUT_VERSION or parts[1] not in _MODES:
@@ -94,7 +95,7 @@ def decode_status(content: bytes) -> Status | None:
 
 
 async def read_operator_status(directories: BookieDirectories) -> bool:
-    """Whether an operator has made this bookie read-only."""
+    """Reports whether an operator has made this bookie read-only."""
     newest = await _newest(directories)
     return newest is not None and newest.is_read_only and newest.by_operator
 
@@ -102,7 +103,7 @@ async def read_operator_status(directories: BookieDirectories) -> bool:
 async def write_operator_status(directories: BookieDirectories, entropy: Entropy, *, is_read_only: bool) -> None:
     """Returns when it will hold after a restart, too. On a full disk one directory that takes it is enough."""
     newest = await _newest(directories)
-    # The wall clock may have gone back; what is written last must still be the newest.
+    # The wall clock may have gone back; the last write must still be the newest.
     updated_ms = max(entropy.wall_ms(), 0 if newest is None else newest.updated_ms + 1)
     content = encode_status(Status(is_read_only, updated_ms, by_operator=is_read_only))
     errors: list[DiskError] = []

@@ -1,36 +1,100 @@
 """Reads: plain ones by the run, from the caches without a task; the others one by one.
 
-Invariant: "no such entry" is said only when it is certain. A ledger in limbo, a damaged log, or a disk that does not
-           answer gives an error instead (B5, L9): a reader then asks another bookie, and recovery does not guess.
-Hot path:  what the write cache or the read cache holds is answered at once, without copying; what must be read from
-           disk is one task per run, and the read-ahead turns most of it into cache hits.
-Memory:    answers are looked up no faster than their client takes them: an answer that waits to be written keeps its
-           part of a cache from being given back. What is not looked up yet stays with its connection, as a request.
-Limits:    in progress (hold), per connection (refuse). What waits for something that no work of ours brings about, as a
-           long poll does, is not in progress meanwhile (`set_aside`).
+Invariant: "no such entry" is answered only when it is certain. A ledger in limbo, a damaged log, or a disk that does
+           not answer gives an error instead (B5, L9): a reader then asks another bookie, and recovery does not guess.
+           A request that was taken gets an answer. If no frame can carry the answer, that must not cost the connection,
+           and with it every other request in flight there.
+Order:     entries in the write cache or the read cache are answered at once. Small answers are joined, which costs less
+           than to hand them over one by one; large ones are not copied. Reads from disk are one task per run, and the
+           read-ahead turns most of them into cache hits.
+Limits:    in progress (hold), per connection (refuse). A read that waits for an event from outside, as a long poll
+           does, is not in progress during that (`set_aside`). Answers are looked up no faster than their client takes
+           them. An entry that was accepted fits the answer to any read (`ENTRY_BYTES_MAX`), but maybe not with the
+           optional fields, so they are left out first. An answer that waits to be written keeps little more than its
+           own bytes in memory: a small part of a large chunk is copied (storage/frames.py). Reads that are not
+           looked up yet stay with their connection, as requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import struct
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from magnetar.bookie.admission import Gate
 from magnetar.bookie.connection import Connection
-from magnetar.bookie.gate import Gate
-from magnetar.bookie.ledgers import LedgerTable
-from magnetar.errors import EntryMissingError, LedgerMissingError, MagnetarError
+from magnetar.bookie.ledgers import NO_LAC, LedgerTable
+from magnetar.errors import EntryMissingError, LedgerMissingError, LocalProtocolError, MagnetarError
 from magnetar.runtime.disk import Buffer
+from magnetar.storage.frames import lend, lent
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.hot_path import ReadRun, read_response_header
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
+from magnetar.wire.bookkeeper.messages import AnyRequest, AnyResponse, ReadLacResponse, ReadResponse, failure
+from magnetar.wire.bookkeeper.server import response_parts
 
 log = logging.getLogger(__name__)
 
+LAC_OF_ENTRY = struct.Struct(">16xq")
+"""The beginning of a stored entry: ledger id, entry id, LAC."""
+_EXPLICIT_LAC = struct.Struct(">8xq")  # The beginning of a LAC as clients send it: ledger id, LAC.
+
+_JOIN_BYTES_MAX: Final = 2_048  # On average: such parts cost less to copy together than to hand over one by one.
+
+
+def to_send(parts: list[Buffer]) -> Sequence[Buffer]:
+    """Returns the same bytes in the best parts for sending: one, if they are small; or views of large entries.
+
+    Small parts of large chunks are copied. The list is changed.
+    """
+    if sum(map(len, parts)) <= _JOIN_BYTES_MAX * len(parts):
+        return (b"".join(parts),) if parts else ()
+    lend(parts)
+    return parts
+
+
+def sendable_parts(request: AnyRequest, answer: AnyResponse) -> list[Buffer]:
+    """Returns the answer as it is, or without optional fields, or otherwise a failure."""
+    try:
+        return response_parts(answer)
+    except LocalProtocolError:
+        return _shorter_parts(request, answer)
+
+
+def _shorter_parts(request: AnyRequest, answer: AnyResponse) -> list[Buffer]:
+    try:
+        return response_parts(_shortened(answer))
+    except LocalProtocolError as error:
+        what = {"request": type(request).__name__, "why": str(error)}
+        log.error("an answer cannot be sent, the client gets a failure", extra=what)
+        return response_parts(failure(request, Code.EIO))
+
+
+def _shortened(answer: AnyResponse) -> AnyResponse:
+    match answer:
+        case ReadResponse():
+            return dataclasses.replace(answer, max_lac=None, lac_updated_ms=None)
+        case ReadLacResponse(lac_body=bytes() as explicit, last_entry_body=last) if last is not None:
+            # Both contain a LAC, and the client takes the greater.
+            (lac,) = LAC_OF_ENTRY.unpack_from(last)
+            if lac_told_by(explicit) < lac:
+                return dataclasses.replace(answer, lac_body=None)
+            return dataclasses.replace(answer, last_entry_body=None)
+        case _:
+            return answer
+
+
+def lac_told_by(body: bytes) -> int:
+    """Returns the LAC of an explicit LAC. If it is too short to have one, the result is below all others."""
+    return _EXPLICIT_LAC.unpack_from(body)[0] if len(body) >= _EXPLICIT_LAC.size else NO_LAC
+
+
 _REOPEN_SHARE = 0.8
-_SEND_BYTES = 256 * 1024  # What is read for one run leaves in pieces of this size, not at its end.
+_SEND_BYTES = 256 * 1024  # The answers of one run leave in pieces of this size, not at its end.
 _LOOK_UP_MAX = 256  # Entries taken from the caches before their connection is asked whether it takes more.
 
 
@@ -39,7 +103,7 @@ class EntrySource(Protocol):
 
     def get_entry_nowait(self, ledger_id: int, entry_id: int) -> memoryview | None: ...
     def get_entries_nowait(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]: ...
-    async def get_entry(self, ledger_id: int, entry_id: int) -> Buffer: ...
+    async def get_entry(self, ledger_id: int, entry_id: int) -> memoryview: ...
     async def last_entry(self, ledger_id: int) -> int | None: ...
 
 
@@ -63,13 +127,13 @@ class Reads:
         self.served = 0
         self.refused = 0
         self.failed = 0
-        self.busy_gate = Gate()
+        self.busy_gate = Gate("reads in progress")
         self._pending: dict[Connection, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._idle: asyncio.Future[None] | None = None  # If somebody waits for it.
+        self._idle: asyncio.Future[None] | None = None  # Set while a caller waits for it.
 
     def on_run(self, connection: Connection, run: ReadRun) -> int:
-        """How many were taken: all, or as many as filled the connection, which is held then."""
+        """Returns how many were taken: all, or as many as filled the connection, which is held then."""
         if self.must_wait(connection):
             return 0
         missed: list[tuple[int, int]] = []
@@ -82,7 +146,7 @@ class Reads:
                 else:
                     parts += (read_response_header(ledger_id, entry_id, len(body)), body)
             taken += len(entry_ids)
-            connection.send(parts, len(parts) // 2)
+            connection.send(to_send(parts), len(parts) // 2)
             if not connection.takes_answers:
                 break
         self.served += taken - len(missed)
@@ -107,14 +171,16 @@ class Reads:
                 more = await self._serve_some(connection, left)
 
     async def _serve_some(self, connection: Connection, left: Iterator[tuple[int, int]]) -> bool:
-        """Up to `_SEND_BYTES`; False if these were the last."""
+        """Serves up to `_SEND_BYTES`; returns False if these were the last."""
         get = self._storage.get_entry_nowait
         parts: list[Buffer] = []
-        size = answers = 0
+        size = answers = settled = 0
         for ledger_id, entry_id in left:
-            body: Buffer | None = get(ledger_id, entry_id)  # The one before has likely brought it along.
+            body: Buffer | None = get(ledger_id, entry_id)  # The read before has likely brought it along.
             code = Code.EOK
             if body is None:
+                lend(parts, settled)  # The caches may let go of these chunks meanwhile.
+                settled = len(parts)
                 code, _, body = await self.find(ledger_id, entry_id)
             else:
                 self.served += 1
@@ -123,11 +189,11 @@ class Reads:
             answers += 1
             if size >= _SEND_BYTES:
                 break
-        connection.send(parts, answers)
+        connection.send(to_send(parts), answers)
         return size >= _SEND_BYTES
 
     async def find(self, ledger_id: int, entry_id: int) -> Found:
-        """The entry, or what is to be said instead. `LAST_ENTRY` finds the last one here."""
+        """Returns the entry, or the error to answer. `LAST_ENTRY` finds the last one here."""
         try:
             if entry_id == LAST_ENTRY:
                 last = await self._storage.last_entry(ledger_id)
@@ -144,7 +210,7 @@ class Reads:
             log.error("an entry cannot be read", extra={"ledger": ledger_id, "entry": entry_id, "why": str(error)})
             return Found(Code.EIO, entry_id)
         self.served += 1
-        return Found(Code.EOK, entry_id, body)
+        return Found(Code.EOK, entry_id, lent(body))
 
     async def _not_found(self, ledger_id: int, entry_id: int, code: Code) -> Found:
         try:
@@ -157,10 +223,10 @@ class Reads:
             return Found(Code.EUNKNOWNLEDGERSTATE, entry_id)
         return Found(Code.ENOENTRY if ledger.is_known else code, entry_id)
 
-    # --- what is under way --------------------------------------------------------------------------------------------
+    # --- reads in progress -------------------------------------------------------------------------------------------
 
     def must_wait(self, connection: Connection) -> bool:
-        """Holds the connection if so."""
+        """Reports whether the connection must wait, and holds it in that case."""
         if self.in_progress >= self._limits.in_progress_max:
             self.busy_gate.shut()
         if self.busy_gate.is_shut:
@@ -172,7 +238,7 @@ class Reads:
         return self._pending.get(connection, 0) >= self._limits.per_connection_max
 
     def spawn(self, connection: Connection, work: Coroutine[Any, Any, None], count: int = 1) -> None:
-        """Reads that need time; `count` of them."""
+        """Spawns reads that need time; `count` of them."""
         self.in_progress += count
         self._pending[connection] = self._pending.get(connection, 0) + count
         task = asyncio.get_running_loop().create_task(work, name="reads")
@@ -181,7 +247,7 @@ class Reads:
 
     @contextlib.contextmanager
     def set_aside(self) -> Iterator[None]:
-        """For one that was spawned: it is not in progress in here. Its connection still has it pending."""
+        """Makes a spawned read not count as in progress inside this context. Its connection still has it pending."""
         self._end(1)
         try:
             yield
@@ -208,7 +274,7 @@ class Reads:
             self._idle.set_result(None)
 
     async def wait_idle(self) -> None:
-        """Returns when nothing is in progress. For one at a time."""
+        """Returns when nothing is in progress. One caller at a time."""
         if self.in_progress:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -225,7 +291,7 @@ class Reads:
 
 
 def _by_ledger(run: ReadRun) -> Iterator[tuple[int, Sequence[int]]]:
-    """Stretches of reads of one ledger, none longer than `_LOOK_UP_MAX`; nearly always there is one ledger."""
+    """Yields stretches of reads of one ledger, none longer than `_LOOK_UP_MAX`; mostly one ledger has all."""
     ledger_ids, entry_ids = run.ledger_ids, run.entry_ids
     if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):
         for first in range(0, len(entry_ids), _LOOK_UP_MAX):

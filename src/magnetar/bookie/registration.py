@@ -1,16 +1,17 @@
 """Registration: the ephemeral node by which clients find a bookie, `available/ID` or `available/readonly/ID`.
 
-Shape:     one task compares what should be with what is, and mends the difference; everything that may change either
-           (a wanted mode, the session, the node itself) only wakes it. So no order of events is forgotten.
-One node:  a change of mode creates the new node and deletes the other in one transaction. Apache creates first and
-           deletes then; here nobody sees both or none. The same transaction checks that the cookie is there: a bookie
-           whose cookie was deleted has been declared gone, and does not come back after a lost session.
-Old nodes: a node under our id that another session owns is never adopted and never deleted: it belongs to our former
-           process, whose session must end first, or to another bookie with our id. It is waited out, up to twice the
-           session timeout; then the bookie gives up.
-Sessions:  disconnected: serve on, writers are kept apart by fencing and not by this node. Re-established: the node is
-           gone, register again. Closed: nobody can find this bookie any more, so it must stop.
-Read next: metadata/session.py, read_only.py (who wants which mode)
+Order:     one task compares the wanted state with the actual one, and removes the difference; everything that may
+           change either (a wanted mode, the session, the node itself) only wakes it. So no order of events is
+           forgotten.
+Invariant: a change of mode creates the new node and deletes the other in one transaction. Apache creates first and
+           deletes then; here no client sees both or none. The same transaction checks that the cookie exists: a bookie
+           whose cookie was deleted has been declared dead, and does not come back after a lost session.
+Failure:   a node under our id that another session owns is never adopted and never deleted: it belongs to our former
+           process, whose session must end first, or to another bookie with our id. The bookie waits for its end, up to
+           twice the session timeout, and then gives up. Disconnected: the bookie serves on; fencing keeps writers
+           apart, not this node. Re-established: the node is missing, register again. Closed: no client can find this
+           bookie any more, so it must stop.
+Read next: metadata/session.py, read_only.py (the wanted mode)
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from magnetar.metadata.store import (
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY_S = 0.1  # Between two attempts that failed although the session looked usable.
-_TIMEOUTS_TO_WAIT = 2  # A session of a process that was killed may have been heard of just before.
+_TIMEOUTS_TO_WAIT = 2  # The session of a killed process may have been active just before.
 _PASSING = (MetadataUnavailableError, SessionExpiredError, OutcomeUnknownError)
 _CHANGED_MEANWHILE = (NodeExistsError, NoNodeError, BadVersionError)
 
@@ -62,9 +63,9 @@ class RegistrationState(enum.Enum):
     STARTING = "starting"
     REGISTERED = "registered"
     CHANGING = "changing"
-    """To the other mode, or the node was deleted under us."""
+    """Changing to the other mode, or the node was deleted by another client."""
     DISCONNECTED = "disconnected"
-    """The node may or may not be there."""
+    """The node may or may not exist."""
     LOST = "lost"
     """The session has ended and the node with it."""
     FAILED = "failed"
@@ -99,11 +100,11 @@ class Registration:
 
     @property
     def is_read_only(self) -> bool:
-        """What is wanted; what is registered follows."""
+        """The wanted mode; the registered one follows."""
         return self._read_only
 
     async def start(self, *, timeout_s: float | None = None) -> None:
-        """Returns when clients can find the bookie; raises what keeps it from being found."""
+        """Returns when clients can find the bookie; raises the reason if they cannot."""
         assert self.state is RegistrationState.STARTING
         self._unlisten = self._store.session.listen(self._on_session)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="bookie-registration")
@@ -127,7 +128,7 @@ class Registration:
             self._wake.set()
 
     async def wait_registered(self) -> None:
-        """Until the wanted node is there, as far as the store has told. The caller brings the timeout."""
+        """Returns when the wanted node exists, as far as the store has reported. The caller brings the timeout."""
         while self.state is not RegistrationState.REGISTERED:
             if self.state is RegistrationState.FAILED:
                 raise self._failure.result()
@@ -142,7 +143,7 @@ class Registration:
         return await asyncio.shield(self._failure)
 
     async def aclose(self) -> None:
-        """No client finds the bookie any more. If the store does not answer, the end of the session does it."""
+        """Makes the bookie unknown to clients. If the store does not answer, the end of the session does it."""
         if self.state is RegistrationState.CLOSED:
             return
         self._move(RegistrationState.CLOSED)
@@ -170,7 +171,7 @@ class Registration:
             self._fail(error)
 
     async def _attempt(self) -> None:
-        """Until what is wanted is there, or somebody else must move first."""
+        """Repeats until the wanted node exists, or another party must act first."""
         while True:
             if await self._store.session.wait_usable_or_closed() is SessionState.CLOSED:
                 raise StoreClosedError("the session with the metadata store was closed")
@@ -180,7 +181,7 @@ class Registration:
             await asyncio.sleep(_RETRY_DELAY_S)
 
     async def _mend(self) -> bool:
-        """One look at both nodes and at most one transaction; whether everything is as wanted now."""
+        """Looks at both nodes once, makes at most one transaction, and reports whether everything is as wanted now."""
         generation, read_only = self._store.session.generation, self._read_only
         wanted = self._paths.registration(self._bookie, readonly=read_only)
         other = self._paths.registration(self._bookie, readonly=not read_only)
@@ -209,7 +210,7 @@ class Registration:
         except TransactionFailedError as error:
             if error.index == 0:
                 raise CookieMismatchError(
-                    f"the cookie of bookie {self._bookie} was deleted from the metadata: it was declared gone, and "
+                    f"the cookie of bookie {self._bookie} was deleted from the metadata: it was declared dead, and "
                     "must not come back by itself; restart it to see what can be done"
                 ) from error
             raise error.cause from None
@@ -220,14 +221,14 @@ class Registration:
             await self._store.create(self._paths.readonly, make_parents=True)
 
     async def _own(self, path: str) -> Node | None:
-        """The node, if it is there. It is ours: others' were waited out; should one come now, the next look sees it."""
+        """Returns our node, if it exists. Others' nodes have ended; if one comes now, the next look sees it."""
         node = await self._store.get(path)
         if node is not None and not self._is_free(node):
             raise NodeExistsError(f"{path} belongs to session {node.owner:#x}")
         return node
 
     async def _wait_out(self, path: str) -> None:
-        """Returns when the node is gone or ours."""
+        """Returns when the node is deleted or ours."""
         node = await self._store.get(path)
         try:
             async with asyncio.timeout(self._wait_limit_s()):
@@ -272,7 +273,7 @@ class Registration:
     def _on_node(self, event: WatchEvent) -> None:
         wanted = self._paths.registration(self._bookie, readonly=self._read_only)
         if event.kind is not WatchKind.INTERRUPTED and event.path != wanted:
-            return  # The one that a change of mode has deleted.
+            return  # The node that a change of mode has deleted.
         self._move(RegistrationState.CHANGING, only_from=RegistrationState.REGISTERED)
         self._wake.set()
 

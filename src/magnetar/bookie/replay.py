@@ -1,7 +1,8 @@
-"""Replay: what the journal holds beyond the mark goes back to where it was before the crash.
+"""Replay: puts the journal's records after the mark back into storage.
 
-Entries go to the write cache at once. Flags are gathered and applied when the journal has been read to its end: to know
-the old ones, the index must be asked, and replay does not wait. Nothing is served before both are done.
+Order:     entries go to the write cache at once. Flags are gathered and applied when the journal has been read to its
+           end: the old flags must come from the index, and replay does not wait. Nothing is served before both are
+           done.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from magnetar.storage.frames import by_ledger, scan_frames
-from magnetar.storage.journal_format import ExplicitLac, JournalRecord, RecordKind, decode_explicit_lac, decode_fence
+from magnetar.storage.journal.format import ExplicitLac, JournalRecord, RecordKind, decode_explicit_lac, decode_fence
 from magnetar.storage.ledger_flags import EXPLICIT_LAC_BYTES_MAX, NO_FLAGS, LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.hot_path import parse_context
@@ -65,11 +66,11 @@ class Replay:
 
 
 def _lac_change(lac: ExplicitLac) -> Change:
-    """One that storage has no room for is left out, and the one before it stays.
+    """Returns the change, or leaves an explicit LAC out that is too long for storage; the one before it stays.
 
-    Earlier versions journaled whatever came, and then failed at every flush. To leave it out is safe: no client makes
-    such a LAC, and one that is missing makes readers wait for an entry that tells as much, never see what is not there.
-    Cut short it would be of no use, since its digest would be wrong.
+    Earlier versions journaled any LAC, and then failed at every flush. To leave it out is safe: no client makes such a
+    LAC, and without one, readers only wait for an entry that has the same LAC; they never see a missing entry. A cut
+    one would be of no use, since its digest would be wrong.
     """
     if len(lac.body) <= EXPLICIT_LAC_BYTES_MAX:
         return lambda flags: dataclasses.replace(flags, explicit_lac=lac.body)

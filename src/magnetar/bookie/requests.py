@@ -1,10 +1,10 @@
-"""What becomes of a request: runs go straight to adds and reads, everything else to its handler here.
+"""Requests: runs go straight to adds and reads, every other request to its handler here.
 
-A handler is a coroutine that returns the answer. It runs as a task of `Reads`, and so counts as a read in progress:
-none of these is on the hot path, and none may pile up without a bound. A long poll that waits has a bound of its own.
-What may be large is looked up in a turn of its connection (`turn_to_answer`), and not while it waits for a fence or for
-a LAC to move.
-Read next: adds.py, reads.py, fencing.py, long_poll.py
+Order:     a handler is a coroutine that returns the answer. Answers that may be large are looked up in a turn of their
+           connection (`turn_to_answer`), and not while the request waits for a fence or for a LAC to move.
+Limits:    a handler runs as a task of `Reads`, and so counts as a read in progress: none is on the hot path, and none
+           may pile up without a bound. A long poll that waits has a bound of its own.
+Read next: adds.py, reads.py, ledgers.py, long_poll.py
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from magnetar.bookie.adds import Adds
-from magnetar.bookie.answers import LAC_OF_ENTRY, lac_told_by, sendable_parts
 from magnetar.bookie.connection import Connection
-from magnetar.bookie.fencing import Fencing
-from magnetar.bookie.ledgers import Ledger, LedgerTable
+from magnetar.bookie.ledgers import Fencing, Ledger, LedgerTable
 from magnetar.bookie.long_poll import LongPolls
 from magnetar.bookie.read_only import ReadOnlySwitch
-from magnetar.bookie.reads import Reads
+from magnetar.bookie.reads import LAC_OF_ENTRY, Reads, lac_told_by, sendable_parts, to_send
 from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer, DiskUsage
-from magnetar.storage.journal_format import ExplicitLac, RecordKind, encode_explicit_lac
+from magnetar.storage.journal.format import ExplicitLac, RecordKind, encode_explicit_lac
 from magnetar.wire.bookkeeper.availability import AvailabilityEncoder
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import (
     FREE_DISK_SPACE,
     TOTAL_DISK_CAPACITY,
@@ -51,7 +50,6 @@ from magnetar.wire.bookkeeper.messages import (
     WriteLacResponse,
     failure,
 )
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from magnetar.wire.bookkeeper.responses_v2 import BATCH_ENTRY_HEAD_BYTES, BATCH_HEADER
 from magnetar.wire.bookkeeper.server import response_parts
 
@@ -142,7 +140,7 @@ class Requests:
             answer = await self._handlers[type(request)](connection, request)
         except MagnetarError:
             answer = failure(request, Code.EIO)
-        connection.send(sendable_parts(request, answer))
+        connection.send(to_send(sendable_parts(request, answer)))
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class Requests:
         )  # fmt: skip
 
     async def _found(self, connection: Connection, request: ReadEntry, entry_id: int) -> AnyResponse:
-        """The answer names what was asked for, "the last one" included: by that a v2 client finds its request."""
+        """Answers with the id that was asked for, "the last one" included: by that a v2 client finds its request."""
         async with connection.turn_to_answer():
             code, _, body = await self._reads.find(request.ledger_id, entry_id)
         ledger = self._table.find(request.ledger_id)
@@ -233,7 +231,7 @@ class Requests:
         code = Code.EREADONLY if self._switch.is_read_only else ledger.check_key(request.master_key)
         if code is not Code.EOK:
             return failure(request, code)
-        # One that was overtaken must not hide the greater. That is journaled again: it may not be durable yet.
+        # One that was overtaken must not hide the greater. The greater is journaled again: it may not be durable yet.
         body = max(request.body, ledger.flags.explicit_lac or b"", key=lac_told_by)
         changed = dataclasses.replace(ledger.flags, master_key=request.master_key, explicit_lac=body)
         self._table.change(ledger, changed)
@@ -243,8 +241,8 @@ class Requests:
         return WriteLacResponse(Code.EOK, request.ledger_id, version=request.version, txn_id=request.txn_id)
 
     async def _learn_lac(self, ledger: Ledger) -> None:
-        """A ledger that was loaded has it in storage only: the last entry here tells one, the explicit LAC another.
-        An entry that came since may be an old one."""
+        """Learns the LAC of a loaded ledger, which only storage has: from the last entry and from the explicit LAC. An
+        entry that came since may be an old one."""
         if ledger.lac_is_learned:
             return
         found = await self._reads.find(ledger.id, LAST_ENTRY)
@@ -283,7 +281,7 @@ class Requests:
         )
 
     async def _auth(self, _: Connection, request: Auth) -> AnyResponse:
-        """There is no authentication: the client is told so, and goes on."""
+        """Answers that there is no authentication; the client continues."""
         return AuthResponse(Code.EOK, version=request.version, txn_id=request.txn_id)
 
     async def _start_tls(self, _: Connection, request: StartTls) -> AnyResponse:

@@ -1,4 +1,4 @@
 """The broker: names, resources and policies, topics, subscriptions, dispatch, and the front ends that speak to clients.
 
-Read next: names.py, resources/, policies/, schemas/; docs/policies.md
+Read next: resources/, policies/; docs/policies.md
 """

@@ -1,53 +1,68 @@
-"""The broker: its parts put together, started in an order that is safe, and ended in the opposite one.
+"""Broker: the broker's parts put together, and its own metrics: topics, loads, staged data.
 
-Start:     bind the port → what a new cluster needs → a number for producers' names → listen. No client is heard before
-           the broker can serve it.
-End:       no new connections → unload all topics, which tells every client and stores every cursor → close.
-Owns:      topics, front end, caches. The metadata store and the ledger client are the caller's.
-Read next: service.py, topics.py, upkeep.py, pulsar/front_end.py; docs/broker.md
+Front ends register their metrics, such as connections. The admin interface has the metrics that Pulsar publishes about
+topics. The broker owns topics, front ends and caches; the metadata store and the ledger client are the caller's.
+
+Order:     It starts so: bind the ports → what a new cluster needs → a number for producers' names → listen. No client
+           is served before that. It ends so: no new connections → unload all topics, which disconnects every client and
+           stores every cursor → close.
+Read next: service.py, broker/topics/registry.py, broker/upkeep/upkeep.py, front_end.py; docs/broker.md
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from magnetar.broker.change_events import ChangeEvents
-from magnetar.broker.metrics import observe_broker
+from magnetar.broker.front_end import PULSAR, Endpoint, FrontEnd, FrontEndStatistics, total
 from magnetar.broker.ownership import BrokerAddress, Ownership, SoleOwnership
-from magnetar.broker.persistent_topic import TopicParts
 from magnetar.broker.policies.service import PolicyService
-from magnetar.broker.pulsar.front_end import FrontEnd
 from magnetar.broker.resources.producer_names import ProducerNames
 from magnetar.broker.resources.resources import Resources
-from magnetar.broker.schemas.ledgers import BookieSchemaLedgers
-from magnetar.broker.schemas.registry import SchemaRegistry
-from magnetar.broker.schemas.storage import SchemaStorage
 from magnetar.broker.service import BrokerService
-from magnetar.broker.staged_publishing import StagedPublishing
-from magnetar.broker.staged_sweeping import BrokerPublisher, StagedSweeping
-from magnetar.broker.topic_schemas import TopicSchemas
-from magnetar.broker.topics import Topics
-from magnetar.broker.upkeep import Upkeep
+from magnetar.broker.staged.publishing import StagedPublishing
+from magnetar.broker.staged.sweeping import BrokerPublisher, StagedSweeping
+from magnetar.broker.topics.change_events import ChangeEvents
+from magnetar.broker.topics.persistent import TopicParts
+from magnetar.broker.topics.registry import Topics
+from magnetar.broker.topics.schemas import TopicSchemas
+from magnetar.broker.upkeep.upkeep import Upkeep
 from magnetar.config.root import Config
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
-from magnetar.topic.log_parts import LogParts
-from magnetar.topic.tail_cache import TailCache
+from magnetar.schemas.registry import SchemaRegistry
+from magnetar.schemas.storage import BookieSchemaLedgers, SchemaStorage
+from magnetar.topic.log.context import LogContext
+from magnetar.topic.log.tail_cache import TailCache
+
+
+def observe_broker(metrics: Metrics, broker: Broker) -> None:
+    topics, gauge, counter = broker.service.topics, metrics.gauge_callback, metrics.counter_callback
+    gauge("magnetar_broker_topics", "Topics that are loaded.", lambda: topics.statistics().loaded)
+    counter("magnetar_broker_topic_loads_total", "Topics that were loaded.", lambda: topics.statistics().loads)
+    counter(
+        "magnetar_broker_topic_load_failures_total", "Loads that failed.", lambda: topics.statistics().load_failures
+    )
+    counter("magnetar_broker_topics_lost_total", "Topics that were fenced or failed.", lambda: topics.statistics().lost)
+    counter(
+        "magnetar_staging_skips_total",
+        "Runs of exactly-once jobs and batches that wrote nothing, because they were committed before.",
+        lambda: broker.staged.skips,
+    )
 
 
 class Broker:
     """Made by `open`, which returns when clients can connect; ended by `aclose`."""
 
     service: BrokerService
-    front_end: FrontEnd
     staged: StagedPublishing
     sweeping: StagedSweeping
 
-    def __init__(self) -> None:
+    def __init__(self, front_ends: Sequence[FrontEnd]) -> None:
         """For `open` only."""
+        self._front_ends = front_ends
         self._closing = contextlib.AsyncExitStack()
 
     @classmethod
@@ -59,22 +74,23 @@ class Broker:
         client: LedgerClient,
         metrics: Metrics,
         *,
-        http_port: int = 0,
+        front_ends: Sequence[FrontEnd],
+        http_address: str,
         ownership: Callable[[BrokerAddress], Ownership] = SoleOwnership,
     ) -> Broker:
-        """`http_port` is the one that the broker's HTTP side listens on, for lookups to answer with. `ownership` gets
-        the broker's address, and decides which topics are its own."""
-        broker = cls()
+        """The broker binds, starts and closes the `front_ends`. `http_address` is `host:port` of its HTTP side, for
+        lookups to answer with. `ownership` gets the broker's address, and decides which topics are its own."""
+        broker = cls(front_ends)
         try:
-            await broker._start(config, runtime, store, client, metrics, http_port, ownership)
+            await broker._start(config, runtime, store, client, metrics, http_address, ownership)
         except BaseException:
             await broker.aclose()
             raise
         return broker
 
-    @property
-    def port(self) -> int:
-        return self.front_end.port
+    def front_end_statistics(self) -> FrontEndStatistics:
+        """Of all front ends together."""
+        return total(front_end.statistics() for front_end in self._front_ends)
 
     async def _start(
         self,
@@ -83,23 +99,21 @@ class Broker:
         store: MetadataStore,
         client: LedgerClient,
         metrics: Metrics,
-        http_port: int,
+        http_address: str,
         make_ownership: Callable[[BrokerAddress], Ownership],
     ) -> None:
         resources = Resources(store, config.broker)
         self._closing.push_async_callback(resources.aclose)
         names = await ProducerNames.open(store, config.broker.cluster)
-        front_end = self.front_end = FrontEnd(config.pulsar)
-        self._closing.push_async_callback(front_end.aclose)
-        address = _address(config, await front_end.bind(), http_port)
-        await resources.bootstrap(service_url=address.http_url, broker_service_url=address.pulsar_url)
+        address = await self._bind(http_address)
+        await resources.bootstrap(service_url=address.http_url, broker_service_url=address.urls.get(PULSAR, ""))
         ownership = make_ownership(address)
         entropy = runtime.entropy
         storage = SchemaStorage(store, resources.cache, BookieSchemaLedgers(client, config.topic))
         registry = SchemaRegistry(storage, config.schemas, entropy)
         events = ChangeEvents()
-        policies = PolicyService(store, registry, events, config)
-        parts = TopicParts(LogParts(client, store, entropy, TailCache(config.topic.tail_cache_bytes_max)), config)
+        policies = PolicyService(store, registry, events, config, resources.slices)
+        parts = TopicParts(LogContext(client, store, entropy, TailCache(config.topic.tail_cache_bytes_max)), config)
         topics = Topics(parts, ownership, policies)
         self._closing.push_async_callback(topics.aclose)
         self._closing.push_async_callback(policies.aclose)  # First: it reads a topic, whose end is not its concern.
@@ -115,19 +129,23 @@ class Broker:
         self.sweeping = StagedSweeping(self.service, store, client, publisher)
         self._closing.push_async_callback(self.sweeping.aclose)
         self.sweeping.start()
-        self._closing.callback(front_end.stop_listening)
         observe_broker(metrics, self)
-        await front_end.start(self.service)
+        for front_end in self._front_ends:
+            self._closing.callback(front_end.stop_listening)
+            front_end.observe(metrics)
+            await front_end.start(self.service)
+
+    async def _bind(self, http_address: str) -> BrokerAddress:
+        endpoints: dict[str, Endpoint] = {}
+        for front_end in self._front_ends:
+            self._closing.push_async_callback(front_end.aclose)
+            endpoints[front_end.protocol] = await front_end.bind()
+        return BrokerAddress(
+            broker_id=http_address,
+            http_url=f"http://{http_address}",
+            urls={protocol: endpoint.url for protocol, endpoint in endpoints.items()},
+            listeners={protocol: endpoint.listeners for protocol, endpoint in endpoints.items()},
+        )
 
     async def aclose(self) -> None:
         await self._closing.aclose()
-
-
-def _address(config: Config, port: int, http_port: int) -> BrokerAddress:
-    host = config.pulsar.reached_at
-    return BrokerAddress(
-        broker_id=f"{host}:{http_port}",
-        pulsar_url=f"pulsar://{host}:{port}",
-        http_url=f"http://{host}:{http_port}",
-        listeners=dict(config.pulsar.listeners()),
-    )

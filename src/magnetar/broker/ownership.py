@@ -1,9 +1,11 @@
 """Ownership: which broker serves a topic.
 
-Seam:      lookups ask `owner_of`; a topic is loaded only while `owns` says so; who loses a topic hears it through
-           `listen` and unloads it. That two owners never both acknowledge is not promised here but by the topic's log
-           (fencing and compare-and-set).
-Here:      one broker that owns everything. Several brokers and bundles are another implementation of the same class.
+Lookups ask `owner_of`; a topic is loaded only while `owns` is true; a broker that loses a topic is called through
+`listen` and unloads it. There is one implementation: one broker that owns everything. Several brokers and bundles are
+another implementation of the same class.
+
+Invariant: Two owners never both acknowledge. The topic's log guarantees that (fencing and compare-and-set), not this
+           class.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from magnetar.broker.names import TopicName
+from magnetar.errors import NotAllowedError
+from magnetar.names import TopicName
 
 Lost = Callable[[TopicName], None]
 
@@ -23,26 +26,36 @@ class BrokerAddress:
 
     broker_id: str
     """`host:port` of its HTTP side, as Pulsar has it."""
-    pulsar_url: str
     http_url: str
-    listeners: Mapping[str, str] = field(default_factory=dict)
-    """Name of an advertised listener → URL."""
+    urls: Mapping[str, str]
+    """Protocol → URL."""
+    listeners: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Protocol → name of an advertised listener → URL."""
 
-    def url_for(self, listener: str) -> str | None:
-        """The URL of the named listener, or of the broker itself without a name; None if there is no such listener."""
-        return self.listeners.get(listener) if listener else self.pulsar_url
+    def url_for(self, protocol: str, listener: str = "") -> str:
+        """The URL of the named listener, or of the broker itself without a name."""
+        listeners = self.listeners.get(protocol, {})
+        url = listeners.get(listener) if listener else self.urls.get(protocol)
+        if url is None and listener:
+            known = ", ".join(sorted(listeners)) or "none"
+            raise NotAllowedError(f"the broker has no advertised listener {listener!r}; it has: {known}")
+        if url is None:
+            raise NotAllowedError(f"the broker {self.broker_id} does not serve clients of {protocol}")
+        return url
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     address: BrokerAddress
     is_here: bool
+    """Whether it is this broker. Otherwise the client connects to the other one, or asks it."""
 
 
 class Ownership(ABC):
     @abstractmethod
     async def owner_of(self, topic: TopicName) -> Owner:
-        """The broker that serves the topic, which becomes its owner if there is none. ServiceNotReadyError: nobody."""
+        """Returns the broker that serves the topic, made its owner if it has none. Raises ServiceNotReadyError without
+        one."""
 
     @abstractmethod
     def owns(self, topic: TopicName) -> bool:
@@ -68,5 +81,5 @@ class SoleOwnership(Ownership):
         return True
 
     def listen(self, lost: Lost) -> Callable[[], None]:
-        del lost  # Nobody takes anything.
+        del lost  # This broker owns everything, so no topic is ever lost.
         return lambda: None

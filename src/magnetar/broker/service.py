@@ -1,46 +1,42 @@
 """BrokerService: what front ends and the admin interface ask a broker for, in one place.
 
-Topics:    looked up, loaded, made if policies allow, listed, deleted.
-Names:     a partition exists only with its partitioned topic, and a partitioned topic's own name is no topic.
-Not here:  how requests come in (pulsar/, admin/), what a topic does (topic.py).
-Read next: topics.py, broker.py; docs/broker.md
+Topics are looked up, loaded, made if policies allow it, listed and deleted here. The front ends (pulsar/, admin/)
+receive requests, and broker/topics/topic.py is what a topic does.
+
+Invariant: A partition exists only with its partitioned topic, and a partitioned topic's own name is not a topic.
+Read next: broker/topics/registry.py, broker.py; docs/broker.md
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 
-from magnetar.broker.names import Domain, NamespaceName, TopicName, decode_name
-from magnetar.broker.ownership import BrokerAddress, Ownership
-from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.ownership import BrokerAddress, Owner, Ownership
 from magnetar.broker.policies.service import PolicyService
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.producer_names import ProducerNames
 from magnetar.broker.resources.resources import Resources
-from magnetar.broker.schemas.data import SchemaData
-from magnetar.broker.topic import Topic
-from magnetar.broker.topic_schemas import TopicSchemas
-from magnetar.broker.topics import Topics
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import Topics, require_persistent
+from magnetar.broker.topics.schemas import TopicSchemas
+from magnetar.broker.topics.topic import Topic
 from magnetar.config.root import Config
-from magnetar.errors import NotAllowedError, ResourceExistsError, ResourceMissingError, TopicNotFoundError
+from magnetar.errors import (
+    NotAllowedError,
+    ResourceExistsError,
+    ResourceLimitError,
+    ResourceMissingError,
+    TopicNotFoundError,
+)
 from magnetar.metadata.follow import follow_children
-from magnetar.runtime.entropy import Entropy
-from magnetar.topic.position import EARLIEST
+from magnetar.names import Domain, NamespaceName, TopicName, decode_name
+from magnetar.runtime.runtime import Entropy
+from magnetar.schemas.data import SchemaData
+from magnetar.words import counted
 
 _NOT_PARTITIONED = ("-DLQ", "-RETRY")
 """Topics that clients make for themselves, and expect to be one each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer to a lookup."""
-
-    url: str
-    http_url: str
-    is_owner: bool
-    """Whether this broker is to be asked, or serves the topic itself; else the other one is asked again."""
 
 
 class BrokerService:
@@ -67,20 +63,17 @@ class BrokerService:
         self.ownership = ownership
         self.address = address
         self._producer_names = producer_names
+        self.slices = resources.slices
 
     def new_producer_name(self) -> str:
         return self._producer_names.next()
 
     # --- lookups ------------------------------------------------------------------------------------------------------
 
-    async def look_up(self, topic: TopicName, listener: str = "") -> Found:
+    async def look_up(self, topic: TopicName) -> Owner:
+        """The broker that serves the topic, which need not exist."""
         await self.require_namespace(topic.namespace)
-        owner = await self.ownership.owner_of(topic)
-        url = owner.address.url_for(listener)
-        if url is None:
-            known = ", ".join(sorted(owner.address.listeners)) or "none"
-            raise NotAllowedError(f"the broker has no advertised listener {listener!r}; it has: {known}")
-        return Found(url, owner.address.http_url, owner.is_here)
+        return await self.ownership.owner_of(topic)
 
     async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
         """0: not partitioned. TopicNotFoundError without `create`, and where none may be made by using it."""
@@ -95,21 +88,21 @@ class BrokerService:
             return 0
         if not create:
             raise TopicNotFoundError(f"topic {topic} does not exist")
-        if not await self.may_auto_create(topic):  # Whoever uses it hears why not.
+        if not await self.may_auto_create(topic):  # The client that uses it gets the reason.
             return 0
         return await self._make_partitioned(topic, partitions)
 
     async def _partitions_if_made(self, topic: TopicName) -> int:
-        """Of a topic that is made by using it; 0: none."""
+        """Returns the partitions of a topic that is made by using it; 0 without any."""
         if topic.is_partition or topic.is_system or topic.local.endswith(_NOT_PARTITIONED):
             return 0
         await self.policies.load_namespace(topic.namespace)
-        return self.policies.auto_topic_creation(topic.namespace).partitions
+        return self.policies.of_namespace(topic.namespace).auto_topic_creation.partitions
 
     async def _make_partitioned(self, topic: TopicName, partitions: int) -> int:
         try:
             await self.create_partitioned_topic(topic, partitions)
-        except ResourceExistsError:  # Somebody else did, with a number of their own.
+        except ResourceExistsError:  # Another client made it, perhaps with another number.
             found = await self.resources.partitioned_topics.get_fresh(topic)
             return 0 if found is None else found.partitions
         return partitions
@@ -117,7 +110,7 @@ class BrokerService:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
-        """Loaded; made if it is not there and may be."""
+        """Returns the topic, loaded; it is made if it does not exist and may be."""
         found = self.topics.find(name)
         if found is not None:
             return found
@@ -125,26 +118,33 @@ class BrokerService:
         await self._require_consistent(name)
         may_create = create and await self.may_auto_create(name)
         if may_create:
-            await self._require_topic_room(name)
+            await self._require_room_for(name)
         if not name.is_persistent and not may_create and not name.is_partition:
             raise TopicNotFoundError(f"topic {name} does not exist")
         return await self.topics.get(name, create=may_create)
 
-    async def _require_topic_room(self, name: TopicName) -> None:
-        """Before a topic too many is made in its namespace; one that is there is one of those that count."""
-        limit = self.policies.topics_max(name.namespace)
-        if not limit or name.is_system:
+    async def _require_room_for(self, name: TopicName) -> None:
+        """A topic that exists is one of those that count already, and brokers' own do not count."""
+        if name.is_system or not self.policies.of_namespace(name.namespace).topics_max or await self.exists(name):
             return
-        known = [each for each in await self.resources.topics.names(name.namespace) if not each.is_system]
-        if len(known) >= limit and name not in known:
-            raise NotAllowedError(f"namespace {name.namespace} has {limit} topics, as many as it may")
+        await self.require_topic_room(name.namespace, 1)
 
-    async def persistent_topic(self, name: TopicName) -> PersistentTopic:
-        """One that exists, for the admin interface."""
-        found = await self.topic(name, create=False)
-        if not isinstance(found, PersistentTopic):
-            raise NotAllowedError(f"topic {name} is not persistent: it keeps no messages")
-        return found
+    async def require_topic_room(self, namespace: NamespaceName, more: int) -> None:
+        """Before more topics are made. ResourceLimitError if the namespace may not have as many."""
+        await self.require_namespace(namespace)
+        limit = self.policies.of_namespace(namespace).topics_max
+        if not limit:
+            return
+        count = len(await self.topics_of(namespace, (Domain.PERSISTENT,)))
+        if count + more > limit:
+            raise ResourceLimitError(
+                f"namespace {namespace} may have {counted(limit, 'topic')}, and has {count}: delete some, or raise the "
+                "limit"
+            )
+
+    async def persistent_topic(self, name: TopicName, *, create: bool) -> PersistentTopic:
+        """As `topic`. NotAllowedError if the topic keeps no messages."""
+        return require_persistent(await self.topic(name, create=create))
 
     async def exists(self, topic: TopicName) -> bool:
         """As a topic that messages are in; for a partitioned topic ask for its partitions."""
@@ -162,7 +162,7 @@ class BrokerService:
         await self.policies.load_namespace(topic.namespace)
         if self.policies.is_being_deleted(topic.namespace):
             return False
-        return self.policies.auto_topic_creation(topic.namespace).is_allowed
+        return self.policies.of_namespace(topic.namespace).auto_topic_creation.is_allowed
 
     async def _require_consistent(self, topic: TopicName) -> None:
         """A partition has its partitioned topic; a partitioned topic is not used by its own name."""
@@ -170,13 +170,16 @@ class BrokerService:
         if topic.is_partition and partitioned is None:
             if not await self.exists(topic):
                 raise NotAllowedError(
-                    f"{topic} is a partition of a topic that does not exist: make the partitioned topic first"
+                    f"{topic} is a partition of a topic that does not exist: create the partitioned topic first"
                 )
         elif topic.is_partition and partitioned is not None and topic.partition >= partitioned.partitions:
-            raise NotAllowedError(f"{topic.without_partition()} has {partitioned.partitions} partitions: no {topic}")
+            raise NotAllowedError(
+                f"{topic.without_partition()} has {counted(partitioned.partitions, 'partition')}: "
+                f"{topic} does not exist"
+            )
         elif not topic.is_partition and partitioned is not None:
             raise NotAllowedError(
-                f"{topic} has {partitioned.partitions} partitions: use one of them, {topic}-partition-0"
+                f"{topic} has {counted(partitioned.partitions, 'partition')}: use one of them, {topic}-partition-0"
             )
 
     async def create_topic(self, name: TopicName) -> None:
@@ -184,7 +187,7 @@ class BrokerService:
         await self.require_namespace(name.namespace)
         if await self.resources.partitioned_topics.get(name) is not None or await self.exists(name):
             raise ResourceExistsError(f"topic {name} exists already")
-        await self._require_topic_room(name)
+        await self._require_room_for(name)
         await self.topics.get(name, create=True)
 
     async def create_partitioned_topic(self, name: TopicName, partitions: int) -> None:
@@ -195,20 +198,18 @@ class BrokerService:
         await self.resources.partitioned_topics.create(name, partitions)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False, with_subscriptions: bool = False) -> None:
-        """With its schema and its own policies; those of a partition belong to its partitioned topic."""
+        """With what was kept besides its messages; that of a partition belongs to its partitioned topic."""
         topic = await self.topics.get(name, create=False)
         await self.topics.delete(topic, force=force, with_subscriptions=with_subscriptions)
+        self.resources.cache.drop(name.log_path)
         if not name.is_partition:
-            await self.schemas.registry.delete_with_history(name.schema_name)
-            await self.policies.delete_topic(name)
+            await self.forget_topic(name)
 
-    async def ensure_subscription(self, topic: Topic, name: str) -> None:
-        """From the beginning of the topic on, if it is not there."""
-        if not isinstance(topic, PersistentTopic) or name in topic.subscriptions:
-            return
-        if not topic.policies.auto_create_subscriptions:
-            raise NotAllowedError(f"topic {topic.name} has no subscription {name!r}, and none is made by using it")
-        await topic.create_subscription(name, EARLIEST)
+    async def forget_topic(self, name: TopicName) -> None:
+        """Deletes the schema and the policies of a topic that was deleted."""
+        await self.schemas.registry.delete_with_history(name.schema_name)
+        if name.is_persistent:
+            await self.policies.delete_topic(name)
 
     # --- schemas ------------------------------------------------------------------------------------------------------
 
@@ -234,13 +235,35 @@ class BrokerService:
         if Domain.PERSISTENT in domains:
             found += await self.resources.topics.names(namespace)
         if Domain.NON_PERSISTENT in domains:
-            loaded = (topic.name for topic in self.topics.loaded())
-            found += [name for name in loaded if not name.is_persistent and name.namespace == namespace]
-        return [name for name in found if not name.is_system]
+            found += [name for name in await self.loaded_in(namespace) if not name.is_persistent]
+        return await self._of_users(found)
+
+    async def system_topics_of(self, namespace: NamespaceName) -> list[TopicName]:
+        """Persistent ones that brokers made for themselves."""
+        names = await self.resources.topics.names(namespace)
+        are_system = await self.slices.map(lambda name: name.is_system, names)
+        return [name for name, is_system in zip(names, are_system, strict=True) if is_system]
+
+    async def loaded_in(self, namespace: NamespaceName) -> list[TopicName]:
+        """The loaded topics of a namespace, of both domains."""
+        found = []
+        for topic in self.topics.loaded():
+            if topic.name.namespace == namespace:
+                found.append(topic.name)
+            await self.slices.turn()
+        return found
+
+    async def _of_users(self, names: Iterable[TopicName]) -> list[TopicName]:
+        found = []
+        for name in names:
+            if not name.is_system:
+                found.append(name)
+            await self.slices.turn()
+        return found
 
     async def follow_topics(self, namespace: NamespaceName) -> AsyncGenerator[list[TopicName], None]:
         """The persistent topics of users now, and after every change."""
         async with aclosing(follow_children(self.resources.store, paths.logs(namespace))) as lists:
             async for encoded in lists:
-                names = [namespace.topic(decode_name(name)) for name in encoded or ()]
-                yield [name for name in names if not name.is_system]
+                names = await self.slices.map(lambda name: namespace.topic(decode_name(name)), encoded or ())
+                yield await self._of_users(names)

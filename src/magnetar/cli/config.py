@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Show the configuration and where e
 
 @app.command()
 def show(config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False) -> None:
-    """Print every key with its value in effect and where it came from. Secrets are masked."""
+    """Print every key with its value and where the value comes from. Secrets are masked."""
     effective = load_effective(config, settings)
     if as_json:
         print_json(as_document(effective))

@@ -21,34 +21,40 @@ from typing import Annotated
 import typer
 
 from magnetar.errors import ArgumentError, ProcessFailedError
-from magnetar.testing.processes import wait_for
-from magnetar.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from magnetar.testing.processes.child import wait_for
+from magnetar.testing.processes.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 _STDIN_READ_BYTES = 4096
 _LOOK_AGAIN_S = 3600.0  # No wait is endless, not even this one: it begins anew.
 
-app = typer.Typer(no_args_is_help=True, help="Servers for development on this machine.")
+app = typer.Typer(no_args_is_help=True, help="Run servers for development on this machine.")
 
 
 @app.callback()
 def group() -> None:
-    """Servers for development on this machine."""  # With a callback, a lone command keeps its name.
+    """Run servers for development on this machine."""  # With a callback, a lone command keeps its name.
 
 
 @app.command()
 def zookeeper(
-    servers: Annotated[int, typer.Option(help="How many: 1, or 3 for an ensemble.")] = 1,
+    servers: Annotated[int, typer.Option(help="Number of servers: 1, or 3 for an ensemble.")] = 1,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where data is kept; else in a temporary place, removed at the end.")
+        Path | None,
+        typer.Option("--dir", help="Directory of the data. Default: a temporary directory that is removed at the end."),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65_533, help="Of the first server; the others follow. 0: any that is free.")
+        int,
+        typer.Option(
+            min=0, max=65_533, help="TCP port of the first server; the others get the next ports. 0: any free ports."
+        ),
     ] = 0,
     until_stdin_closes: Annotated[
-        bool, typer.Option("--until-stdin-closes", help="End also when standard input is closed.")
+        bool, typer.Option("--until-stdin-closes", help="Also exit when standard input is closed.")
     ] = False,
 ) -> None:
-    """Run real ZooKeeper servers until the owner ends; prints one JSON line when they are ready."""
+    """Run ZooKeeper servers until the process that started this command ends. It prints one JSON line when they
+    are ready.
+    """
     if servers not in (1, 3):
         raise ArgumentError(f"--servers is 1 or 3, not {servers}")
     owner = os.getppid()

@@ -1,7 +1,7 @@
 """The log of a command, on standard error.
 
 A short command's answer is its output or its error message, so it logs nothing below ERROR unless `logging.level` was
-set by somebody. A server logs as configured.
+set. A server logs as configured.
 """
 
 from __future__ import annotations

@@ -14,33 +14,37 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error
-from magnetar.errors import ConfigError, MagnetarError
+from magnetar.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, print_error
+from magnetar.errors import ArgumentError, ConfigError, MagnetarError
 from magnetar.runtime.collector import importing
+from magnetar.runtime.descriptors import open_missing_streams
+
+_ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this version of typer keeps it.
+_HELP_INSTEAD = "NoArgsIsHelpError"  # A class that typer does not export.
 
 COMMANDS = {
     "standalone": ("magnetar.cli.standalone", "Run a broker, a bookie and their metadata in one process."),
-    "produce": ("magnetar.cli.produce", "Publish lines of standard input, or arguments."),
-    "consume": ("magnetar.cli.consume", "Take messages from a subscription, and print them."),
-    "read": ("magnetar.cli.read", "Print what is in a topic."),
-    "explain": ("magnetar.cli.explain", "Say what holds delivery, and what keeps a message."),
-    "topics": ("magnetar.cli.topics", "List, make, look at and delete topics."),
-    "subscriptions": ("magnetar.cli.subscriptions", "List, make, move and delete subscriptions."),
-    "namespaces": ("magnetar.cli.namespaces", "List, make and delete namespaces, and set their policies."),
-    "tenants": ("magnetar.cli.tenants", "List, make and delete tenants."),
-    "pipeline": ("magnetar.cli.pipeline", "Archive, audit, scrub, replay and compact, on Spark."),
+    "produce": ("magnetar.cli.messages.produce", "Publish messages from arguments or standard input."),
+    "consume": ("magnetar.cli.messages.consume", "Print messages of a subscription, and acknowledge them."),
+    "read": ("magnetar.cli.messages.read", "Print the messages of a topic."),
+    "explain": ("magnetar.cli.admin.explain", "Explain why messages are not delivered, or are still stored."),
+    "topics": ("magnetar.cli.admin.topics", "List, create, inspect and delete topics."),
+    "subscriptions": ("magnetar.cli.admin.subscriptions", "List, create, move and delete subscriptions."),
+    "namespaces": ("magnetar.cli.admin.namespaces", "List, create and delete namespaces, and set their policies."),
+    "tenants": ("magnetar.cli.admin.tenants", "List, create and delete tenants."),
+    "pipeline": ("magnetar.cli.pipeline.command", "Run Spark jobs: archive, audit, scrub, replay and compact."),
     "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
-    "metadata": ("magnetar.cli.metadata", "Initialise and inspect the metadata of a cluster."),
-    "broker": ("magnetar.cli.broker", "Run a broker."),
-    "bookie": ("magnetar.cli.bookie", "Run a storage node, and look after it."),
-    "ledger": ("magnetar.cli.ledger", "Make, write, read, follow, recover and delete ledgers."),
-    "dev": ("magnetar.cli.dev", "Servers for development on this machine."),
+    "metadata": ("magnetar.cli.metadata", "Create the metadata of a cluster, or inspect it."),
+    "broker": ("magnetar.cli.broker", "Run a broker. Its bookies and metadata store run elsewhere."),
+    "bookie": ("magnetar.cli.bookie.command", "Run a bookie (a storage node), or inspect and repair one."),
+    "ledger": ("magnetar.cli.ledger.command", "Create, write, read, follow, recover and delete ledgers."),
+    "dev": ("magnetar.cli.dev", "Run servers for development on this machine."),
 }
 """Name → module, and the line that `--help` shows without importing it."""
 
 
 class Listed(TyperGroup):
-    """A command group as `--help` lists it; the module behind it is not imported."""
+    """A command group as `--help` lists it; its module is not imported."""
 
     def load(self) -> Any:
         module, _ = COMMANDS[str(self.name)]
@@ -62,6 +66,14 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, Listed) else command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Here, since typer would end the process with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # The reader of the output has seen enough, as `head` does.
+            _abandon_stdout()
+            return EXIT_DONE
 
 
 app = typer.Typer(
@@ -91,31 +103,48 @@ def root(
 
 def main() -> None:
     """Every way out of the program: a number for the shell, and for what a user can cause never a traceback."""
+    open_missing_streams()
+    code = _run()
     try:
-        _run()
-    except BrokenPipeError:  # Whoever read our output has left, and wants to hear no more.
-        _abandon_stdout()
-        sys.exit(EXIT_FAILED)
-    except OSError as error:  # What the machine refused, such as a full disk below a redirected stdout.
-        _abandon_stdout()
-        sys.exit(print_error(MagnetarError(str(error))))
-
-
-def _run() -> None:
-    try:
-        app(prog_name="magnetar")
-    except MagnetarError as error:
-        sys.exit(print_error(error))
-    except UnicodeEncodeError as error:
-        sys.exit(print_error(_not_text(error)))
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    finally:
         sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_stdout()
+    except OSError as error:  # Such as a full disk below a redirected standard output.
+        _abandon_stdout()
+        code = print_error(MagnetarError(str(error)))
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Runs the command, and returns the exit code."""
+    try:
+        result = app(prog_name="magnetar", standalone_mode=False)
+        return result if isinstance(result, int) else EXIT_DONE
+    except _ClickError as error:
+        return _print_usage_error(error)
+    except (typer.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except MagnetarError as error:
+        return print_error(error)
+    except UnicodeEncodeError as error:
+        return print_error(_not_text(error))
+    except OSError as error:  # What the machine refused.
+        _abandon_stdout()
+        return print_error(MagnetarError(str(error)))
+
+
+def _print_usage_error(error: Any) -> int:
+    """In one line. A command group without a command prints its help instead."""
+    if type(error).__name__ == _HELP_INSTEAD:
+        error.show()
+        return EXIT_USAGE
+    context = getattr(error, "ctx", None)
+    command = "magnetar" if context is None else context.command_path
+    return print_error(ArgumentError(f"{error.format_message().rstrip('.')} (see `{command} --help`)"))
 
 
 def _not_text(error: UnicodeEncodeError) -> ConfigError:
-    """For an argument that has bytes which are not UTF-8; else it is a bug, and raised as it came."""
+    """Reports an argument with bytes that are not UTF-8; any other error is a bug, and raised again."""
     for argument in sys.argv:
         if error.object[error.start : error.end] in argument:
             return ConfigError(f"{argument!r} is not UTF-8: it cannot be a name, a key or another text")

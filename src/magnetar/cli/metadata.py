@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from magnetar.cli.open_store import Opened, Url, load_for_store, run_on_store
 from magnetar.cli.options import AsJson, ConfigFile, Settings
 from magnetar.cli.output import EXIT_FAILED, print_json, print_table, printable
-from magnetar.cli.stores import Opened, Url, load_for_store, run_on_store
 from magnetar.errors import NoNodeError
 from magnetar.ids import LEDGER_ID_MAX, LedgerId
 from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
@@ -26,18 +26,20 @@ ShowPassword: TypeAlias = Annotated[
     bool, typer.Option("--show-password", help="Print a ledger's password instead of its length.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Initialise and inspect the metadata of a cluster.")
+app = typer.Typer(no_args_is_help=True, help="Create the metadata of a cluster, or inspect it.")
 
 
 @app.command()
 def init(
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="A cluster that is there already is fine.")] = False,
+    if_missing: Annotated[
+        bool, typer.Option("--if-missing", help="Do nothing if the cluster exists already, instead of failing.")
+    ] = False,
     metadata: Url = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new cluster: LAYOUT, INSTANCEID, and the nodes that bookies register below."""
+    """Create the metadata of a new cluster: LAYOUT, INSTANCEID, and the nodes for the registration of bookies."""
 
     async def command(opened: Opened) -> None:
         made = await init_cluster(opened.store, opened.paths, opened.runtime.entropy, accept_existing=if_missing)
@@ -48,13 +50,13 @@ def init(
 
 @app.command()
 def ls(
-    path: Annotated[str, typer.Argument(help="A node; else the root of the store.")] = "/",
+    path: Annotated[str, typer.Argument(help="Path of a metadata node. Default: the root.")] = "/",
     metadata: Url = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the children of a node."""
+    """List the children of a metadata node."""
     check_path(path)
 
     async def command(opened: Opened) -> None:
@@ -83,15 +85,19 @@ async def _read_all(store: MetadataStore, path: str, names: list[str]) -> list[t
 
 @app.command()
 def get(
-    path: Annotated[str, typer.Argument(help="A node.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Write the value's bytes to stdout as they are.")] = False,
+    path: Annotated[str, typer.Argument(help="Path of a metadata node.")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the bytes of the value to standard output without decoding them.")
+    ] = False,
     show_password: ShowPassword = False,
     metadata: Url = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a node's value: decoded where the path tells what it is, else as text or in hexadecimal digits."""
+    """Print the value of a metadata node. Known kinds of nodes are decoded; other values are printed as text or
+    hexadecimal.
+    """
     check_path(path)
 
     async def command(opened: Opened) -> None:
@@ -108,14 +114,16 @@ def get(
 
 @app.command()
 def ledger(
-    ledger_id: Annotated[int, typer.Argument(metavar="ID", min=0, max=LEDGER_ID_MAX, help="A ledger's number.")],
+    ledger_id: Annotated[
+        int, typer.Argument(metavar="ID", min=0, max=LEDGER_ID_MAX, help="Id of the ledger, a number.")
+    ],
     show_password: ShowPassword = False,
     metadata: Url = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what is known about a ledger: state, quorums, fragments, custom metadata."""
+    """Print the metadata of a ledger: state, quorums, fragments and custom metadata."""
 
     async def command(opened: Opened) -> None:
         await read_cluster(opened.store, opened.paths)  # Else every ledger of an unknown layout would be missing.

@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from magnetar.cli.flags import AsJson as AsJson
-from magnetar.cli.flags import Force as Force
+from magnetar.cli.flags import Yes as Yes
 from magnetar.cli.flags import confirm as confirm
 from magnetar.config.load import CONFIG_VARIABLE, Assignment, Effective, load
 from magnetar.errors import ConfigError
@@ -23,11 +23,13 @@ CONFIG_FILE_BYTES_MAX = 1_000_000  # No configuration is this long; a wrong path
 
 ConfigFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help=f"Configuration in TOML; else the file {CONFIG_VARIABLE} names."),
+    typer.Option(
+        "--config", metavar="FILE", help=f"Configuration file in TOML. Default: the file named by {CONFIG_VARIABLE}."
+    ),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one key; may be repeated."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one configuration key; may be repeated."),
 ]
 
 
@@ -41,12 +43,15 @@ def load_effective(
     """Reads file and environment. `flags` are options of a command's own that stand for keys; they win over `--set`."""
     variables = os.environ if environment is None else environment
     path = config or _path_from(variables)
-    return load(
-        toml=_read(path) if path else "",
-        toml_name=str(path or ""),
-        environment=variables,
-        flags=[*map(Assignment.parse, settings or ()), *flags],
-    )
+    try:
+        return load(
+            toml=_read(path) if path else "",
+            toml_name=str(path or ""),
+            environment=variables,
+            flags=[*map(Assignment.parse, settings or ()), *flags],
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{error} (docs/configuration.md lists every key with its range)") from None
 
 
 def _path_from(variables: Mapping[str, str]) -> Path | None:

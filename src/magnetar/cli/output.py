@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from magnetar.errors import ArgumentError, ConfigError, MagnetarError
+from magnetar.errors import MagnetarError
 
+EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-
-_CONFIG_HINT = "every key with its range is in docs/configuration.md; `magnetar config show` prints what is in effect"
 
 
 def print_json(value: Any) -> None:
@@ -44,13 +43,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def print_error(error: MagnetarError) -> int:
-    """Tells stderr, in one line and where it helps a hint; returns the exit code."""
+    """Prints one line to standard error, and returns the exit code."""
     print(f"magnetar: error: {printable(error)}", file=sys.stderr)
-    if isinstance(error, ConfigError):
-        if not isinstance(error, ArgumentError):
-            print(f"hint: {_CONFIG_HINT}", file=sys.stderr)
-        return EXIT_USAGE
-    return EXIT_FAILED
+    return EXIT_USAGE if error.asked_wrongly else EXIT_FAILED
 
 
 def printable(value: object) -> str:

@@ -1,20 +1,24 @@
-"""An asyncio client of the Pulsar protocol: for the command line, for tests, and for the simulator.
+"""An asyncio client of the Pulsar protocol: for the command line, for Spark, for tests, and for the simulator.
 
-    client.py          PulsarClient: what to begin with
-    producer.py        consumer.py   reader.py: what an application holds
-    topic_producer.py  topic_consumer.py: their parts, one for each partition
-    sender.py          receiver.py: what those say to the broker, and hear from it
-    attachment.py      stays with the broker that serves the topic, wherever it goes
-    brokers.py         connections and lookups;   connection.py: one of them;   requests.py: what it was asked
-    message.py         options.py: values
-    outgoing.py        incoming.py   pending_sends.py   ack_state.py   inbox.py: the parts without a network
+* `client.py` has PulsarClient: where to begin.
+* `client/producing/producer.py`, `client/consuming/consumer.py` have what an application holds, a producer's part
+  for each partition included; `client/consuming/topic_consumer.py` has a consumer's.
+* `client/producing/sender.py`, `client/consuming/subscriber.py` exchange commands with the broker.
+* `client/producing/outgoing.py`, `client/consuming/incoming.py`, `client/consuming/acknowledgements.py` work
+  without a network.
+* `client/consuming/raw_reader.py` reads whole entries, for Spark.
+* `attachment.py` keeps a producer or consumer attached to the broker that serves its topic.
+* `brokers.py` has connections and lookups; `connection.py` is one of them; `requests.py` has its open requests.
+* `message.py`, `options.py` have values.
+* `client/http/` is a client of brokers' HTTP ports.
 
-It needs nothing but an event loop and `Entropy`, so that it runs unchanged where time and network are simulated.
+It needs only an event loop and `Entropy`, so that it runs unchanged where time and network are simulated.
+
 Read next: docs/pulsar-protocol.md
 """
 
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import Consumer
+from magnetar.client.consuming.consumer import Consumer, Reader
 from magnetar.client.message import EARLIEST, LATEST, Message, MessageId
 from magnetar.client.options import (
     EXCLUSIVE,
@@ -25,8 +29,7 @@ from magnetar.client.options import (
     ConsumerOptions,
     ProducerOptions,
 )
-from magnetar.client.producer import Producer
-from magnetar.client.reader import Reader
+from magnetar.client.producing.producer import Producer
 
 __all__ = [
     "EARLIEST",

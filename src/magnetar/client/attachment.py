@@ -1,8 +1,9 @@
-"""Keeps a producer or consumer with whichever broker serves its topic, through lost connections and moved topics.
+"""Keeps a producer or consumer attached to the broker that serves its topic, through lost connections and moved topics.
 
-Way:       look the topic up, connect, attach; when it is detached, a pause and all of that again.
-Limits:    opening has one time for all its tries; being without a broker later has another. Beyond it, or when the
-           broker refuses for good, the attachment has failed, and its `error` says why, for ever.
+It looks the topic up, connects and attaches; when it is detached, it pauses and does all of that again.
+
+Limits:    Opening has one time limit for all its attempts; a later time without a broker has another. When it is over,
+           or when the broker refuses for good, the attachment has failed, and `error` is the reason, forever.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from abc import ABC, abstractmethod
 
 from magnetar.client.brokers import Brokers
 from magnetar.client.connection import Connection
-from magnetar.client.refusals import is_worth_another_try
+from magnetar.client.requests import is_worth_another_try
 from magnetar.errors import BrokerTimeoutError, BrokerUnavailableError, ClosedError, MagnetarError
 from magnetar.runtime.backoff import Backoff
+from magnetar.runtime.uncancelled import ignore_outcome
 from magnetar.wire.pulsar.encode import encode_command
 from magnetar.wire.pulsar.frames import Frame
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
@@ -25,9 +27,9 @@ class Attachment(ABC):
         self.topic = topic
         self.id = brokers.next_id()
         self.error: MagnetarError | None = None
-        """Set when it is over: closed, or failed."""
+        """Is set when it is closed or has failed."""
         self.connection: Connection | None = None
-        """Where it is attached now."""
+        """The connection to which it is attached now."""
         self._brokers = brokers
         self._loop = asyncio.get_running_loop()
         self._detached = asyncio.Event()
@@ -39,15 +41,15 @@ class Attachment(ABC):
 
     @abstractmethod
     async def _attach(self, connection: Connection) -> None:
-        """Registers with the connection and asks the broker to take it."""
+        """Registers with the connection and asks the broker to accept it."""
 
     @abstractmethod
     def _on_attached(self, connection: Connection) -> None:
-        """`connection` is set: send what waited."""
+        """`connection` is set: sends what waited for it."""
 
     @abstractmethod
     def _on_over(self, error: MagnetarError) -> None:
-        """Whoever waits is told. Called once."""
+        """Ends all waiting with this error. Called once."""
 
     @abstractmethod
     def _unregister(self, connection: Connection) -> None: ...
@@ -98,9 +100,9 @@ class Attachment(ABC):
             if self._detached.is_set():
                 raise BrokerUnavailableError(f"the broker closed {self.topic} at once")
         except BaseException as error:
-            self._unregister(connection)  # Else the end of this connection would end its stay at another broker.
+            self._unregister(connection)  # Otherwise the end of this connection would detach it from another broker.
             if isinstance(error, BrokerTimeoutError | asyncio.CancelledError):
-                self._close_and_forget(connection)  # It may be attached there all the same, and would be in the way.
+                self._close_and_forget(connection)  # It may be attached there anyway, and would be in the way.
             raise
         self.connection = connection
         self._attached.set()
@@ -113,7 +115,7 @@ class Attachment(ABC):
         self._detach()
 
     def _detach(self) -> None:
-        """The broker is gone or sent us away: look the topic up again."""
+        """The broker is lost or closed us: look the topic up again."""
         if self.connection is not None:
             self._unregister(self.connection)
         self.connection = None
@@ -129,23 +131,23 @@ class Attachment(ABC):
             self.connection = None
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # Whoever waited for it may be gone.
-        self._attached.set()  # Whoever waits for it finds the error.
+            ignore_outcome(self._opened)  # The caller that waited for it may have left.
+        self._attached.set()  # A caller that waits for it finds the error.
         self._on_over(error)
 
     async def _stop(self, error: MagnetarError) -> None:
-        """Over, without telling the broker."""
+        """Ends it without a command to the broker."""
         self._finish(error)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _close_and_forget(self, connection: Connection) -> None:
-        """For a broker that may still think that we are there. Nobody waits for the answer."""
-        connection.send(encode_command(self._close_command(self._brokers.next_id())))
+        """For a broker that may still have us attached. The answer is ignored."""
+        connection.send((encode_command(self._close_command(self._brokers.next_id())),))
 
     async def _close_at_broker(self) -> None:
-        """As far as there is one; its connection's end would do the same."""
+        """Closes it at the broker, if it is attached. The end of the connection would have the same effect."""
         connection = self.connection
         if connection is not None:
             request_id = self._brokers.next_id()
@@ -155,7 +157,7 @@ class Attachment(ABC):
                 return
 
     async def _wait_attached(self) -> Connection:
-        """The connection to the topic's broker, as soon as there is one."""
+        """Returns the connection to the topic's broker as soon as it is attached."""
         timeout_s = self._brokers.options.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):

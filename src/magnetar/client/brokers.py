@@ -1,9 +1,10 @@
 """The brokers of one cluster: connections to them, and which one serves a topic.
 
-Pool:      one connection to each address; who asks while it is being made waits for the same one. A lost one is made
-           anew for whoever asks next.
-Lookup:    asked of the service URL's addresses in turn; a redirect is asked again where it points, up to a limit.
-           Behind a proxy, connections go to the service URL and say which broker they want.
+One connection goes to each address. A caller that asks while it is being made waits for the same one. A lost one is
+made anew for the next caller.
+
+A lookup goes to the addresses of the service URL in turn. A redirect is followed, up to a limit. Behind a proxy,
+connections go to the service URL and name the broker that they want.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from urllib.parse import urlsplit
 
 from magnetar.client.connection import Connection, connect
 from magnetar.client.options import ClientOptions
-from magnetar.client.refusals import refusal
+from magnetar.client.requests import refusal
 from magnetar.errors import BrokerUnavailableError, ClosedError, ConfigError, MagnetarError
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,
     CommandLookupTopicResponse,
@@ -32,7 +33,7 @@ class Address(NamedTuple):
 
 
 def parse_url(url: str) -> list[Address]:
-    """pulsar://host[:port][,host[:port]…]"""
+    """Parses pulsar://host[:port][,host[:port]…]."""
     scheme, _, rest = url.partition("://")
     netloc = rest.partition("/")[0]
     if scheme == "pulsar+ssl":
@@ -61,14 +62,14 @@ class Brokers:
         self._is_closed = False
 
     def next_id(self) -> int:
-        """For requests, producers and consumers: no two are the same."""
+        """Returns a new id for a request, a producer or a consumer."""
         self._last_id += 1
         return self._last_id
 
     # --- connections --------------------------------------------------------------------------------------------------
 
     async def service(self) -> Connection:
-        """Any broker of the service URL that can be reached."""
+        """Returns a connection to any broker of the service URL that can be reached."""
         error: MagnetarError = ClosedError("no address")
         for _ in self._services:
             address = self._services[self._next_service]
@@ -86,7 +87,7 @@ class Brokers:
         dial = self._dials.get(key)
         if dial is None or (dial.done() and _is_lost(dial)):
             dial = self._dials[key] = asyncio.create_task(self._dial(address, proxy_to))
-            dial.add_done_callback(_is_lost)  # Looks at its error, which whoever waited may not.
+            dial.add_done_callback(_is_lost)  # Looks at its error, even if no caller does.
         return await asyncio.shield(dial)  # Others may wait for the same one.
 
     async def _dial(self, address: Address, proxy_to: str) -> Connection:
@@ -115,7 +116,8 @@ class Brokers:
         return await connection.request(command, request_id, self.options.request_timeout_s)
 
     async def partitions_of(self, topic: str, *, create: bool = True) -> int:
-        """0: not partitioned. `create`: the broker may make the topic, if its policies say so."""
+        """Returns 0 for a topic without partitions. `create`: the broker may make the topic, if its policies allow
+        it."""
         command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
         request = command.partitionMetadata
         request.topic, request.request_id = topic, self.next_id()
@@ -128,7 +130,7 @@ class Brokers:
         return int(answer.partitions)
 
     async def owner_of(self, topic: str) -> Connection:
-        """A connection to the broker that serves the topic now."""
+        """Returns a connection to the broker that serves the topic now."""
         async with self._lookups:
             connection, is_authoritative = await self.service(), False
             for _ in range(self.options.redirects_max):
@@ -154,13 +156,13 @@ class Brokers:
         try:
             (address, *_) = parse_url(answer.brokerServiceUrl)
         except ConfigError as error:
-            raise BrokerUnavailableError(f"a lookup was answered with an address that is none: {error}") from None
+            raise BrokerUnavailableError(f"a lookup returned an invalid address: {error}") from None
         if not answer.proxy_through_service_url:
             return await self.connection(address)
         return await self.connection(self._services[self._next_service], f"{address.host}:{address.port}")
 
     async def topics_of(self, namespace: str) -> list[str]:
-        """All persistent and other topics of a namespace, as the broker lists them."""
+        """Returns all topics of a namespace, as the broker lists them."""
         command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
         request = command.getTopicsOfNamespace
         request.request_id, request.namespace, request.mode = self.next_id(), namespace, request.ALL

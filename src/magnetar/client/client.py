@@ -7,7 +7,7 @@
         message = await consumer.receive()
         await consumer.acknowledge(message)
 
-Partitions are looked up once, when a producer, consumer or reader is opened: who must see new ones opens another.
+Partitions are looked up once, when a producer, consumer or reader is opened. To use new ones, open another.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from types import TracebackType
 from typing import Final, Self
 
 from magnetar.client.brokers import Brokers
-from magnetar.client.consumer import Consumer
-from magnetar.client.inbox import Inbox
+from magnetar.client.consuming.consumer import Consumer, Reader
+from magnetar.client.consuming.incoming import Inbox
+from magnetar.client.consuming.raw_reader import RawReader
+from magnetar.client.consuming.subscriber import Subscriber
+from magnetar.client.consuming.topic_consumer import TopicConsumer
 from magnetar.client.message import LATEST, MessageId, before
 from magnetar.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from magnetar.client.producer import Producer
-from magnetar.client.raw_reader import RawReader
-from magnetar.client.reader import Reader
-from magnetar.client.topic_consumer import TopicConsumer
-from magnetar.client.topic_producer import TopicProducer
+from magnetar.client.producing.producer import Producer, TopicProducer
 from magnetar.client.topics import full_name, partition_name
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 
 _NAME_DIGITS: Final = 10
 
 
 class PulsarClient:
-    """To be made on the loop that it is used on. `url`: pulsar://HOST:PORT[,HOST:PORT…]"""
+    """Must be made on the loop that it is used on. `url`: pulsar://HOST:PORT[,HOST:PORT…]"""
 
     def __init__(self, url: str, entropy: Entropy, options: ClientOptions | None = None) -> None:
         self._brokers = Brokers(url, entropy, options or ClientOptions())
-        self._opened: list[TopicProducer | TopicConsumer] = []
+        self._opened: list[TopicProducer | Subscriber] = []
 
     async def producer(self, topic: str, options: ProducerOptions | None = None) -> Producer:
         topics = await self._topics(topic)
@@ -63,7 +62,7 @@ class PulsarClient:
         queue_messages_max: int = 1_000,
         read_compacted: bool = False,
     ) -> Reader:
-        """From behind `start`, which is EARLIEST, LATEST or a message; or from it, if `is_inclusive`."""
+        """Begins after `start`, which is EARLIEST, LATEST or a message; with `is_inclusive` it begins at `start`."""
         inbox = Inbox()
         after = before(start) if is_inclusive else start
         options = ConsumerOptions(
@@ -76,18 +75,24 @@ class PulsarClient:
         return Reader(full_name(topic), parts, inbox, after)
 
     async def raw_reader(self, topic: str, start: MessageId) -> RawReader:
-        """Whole entries, from this one on, of a topic without partitions or of one partition; it is not created."""
+        """Returns a reader of whole entries, from `start` on. The topic has no partitions or is one, and is not
+        created."""
         name = f"reader-{self._brokers.entropy.uuid().hex[:_NAME_DIGITS]}"
         reader = RawReader(self._brokers, full_name(topic), name, before(start))
         await self._open([reader])
         return reader
 
+    async def check_reachable(self) -> None:
+        """Returns when a broker of the URL has answered. Raises BrokerUnavailableError if none did."""
+        await self._brokers.service()
+
     async def partitions_of(self, topic: str, *, create: bool = False) -> int:
-        """0: not partitioned. `create`: the broker may make the topic, if its policies say so."""
+        """Returns 0 for a topic without partitions. `create`: the broker may make the topic, if its policies allow
+        it."""
         return await self._brokers.partitions_of(full_name(topic), create=create)
 
     async def topics_of(self, namespace: str) -> list[str]:
-        """All topics of TENANT/NAMESPACE; of partitioned ones, the partitions."""
+        """Returns all topics of TENANT/NAMESPACE; for partitioned ones, the partitions."""
         return await self._brokers.topics_of(namespace)
 
     async def aclose(self) -> None:
@@ -109,7 +114,7 @@ class PulsarClient:
         partitions = await self._brokers.partitions_of(name)
         return [partition_name(name, number) for number in range(partitions)] or [name]
 
-    async def _open(self, parts: Sequence[TopicProducer] | Sequence[TopicConsumer]) -> None:
+    async def _open(self, parts: Sequence[TopicProducer] | Sequence[Subscriber]) -> None:
         self._opened = [one for one in self._opened if one.error is None]
         self._opened += parts
         results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)

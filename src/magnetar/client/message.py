@@ -13,12 +13,12 @@ _I63 = 2**63
 
 
 class MessageId(NamedTuple):
-    """Ordered as the messages of one partition are."""
+    """Compares in the order of the messages of one partition."""
 
     ledger_id: int
     entry_id: int
     batch_index: int = -1
-    """-1: the entry is not a batch, or all of it is meant."""
+    """-1 if the entry is not a batch, or all of it is meant."""
     partition: int = -1
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """The inverse of `str`: ledger:entry[:partition[:batch index]]."""
+        """Parses what `str` returns: ledger:entry[:partition[:batch index]]."""
         try:
             ledger_id, entry_id, partition, batch_index, *more = [*map(int, text.split(":")), *(-1,) * 2][:4]
         except ValueError:
@@ -52,7 +52,7 @@ LATEST = MessageId(_I63 - 1, _I63 - 1)
 
 
 def before(message_id: MessageId) -> MessageId:
-    """The last place that is not wanted if this message is the first that is."""
+    """Returns the last position that is not wanted if this message is the first wanted one."""
     if message_id in (EARLIEST, LATEST):
         return message_id
     if message_id.batch_index > 0:
@@ -72,7 +72,7 @@ def _signed(value: int) -> int:
 class Message:
     id: MessageId
     topic: str
-    """Of the partition, where there are some."""
+    """The name of the partition, if the topic has partitions."""
     payload: bytes
     key: str | None = None
     ordering_key: bytes = b""
@@ -83,14 +83,14 @@ class Message:
     event_ms: int = 0
     redelivery_count: int = 0
     index: int | None = None
-    """Of this message in its topic, if the broker sends it."""
+    """The index of this message in its topic, if the broker sends it."""
     batch_size: int = 0
     """0: not from a batch."""
     is_null: bool = False
-    """A message without a value, which deletes its key from a compacted topic."""
+    """Whether it has no value, which deletes its key from a compacted topic."""
     is_encrypted: bool = False
-    """The payload is as the producer encrypted it; a batch is then one message."""
+    """Whether the payload is as the producer encrypted it; a batch is then one message."""
     chunk_ids: tuple[MessageId, ...] = ()
-    """Of a message that came in chunks: their ids, the last one's being `id`."""
+    """The ids of the chunks, if it came in chunks; the last one is `id`."""
     metadata: MessageMetadata | None = field(default=None, repr=False, compare=False)
-    """Of the entry, for whoever needs what is not above."""
+    """The metadata of the whole entry, with the fields that are not above."""

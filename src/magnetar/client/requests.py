@@ -1,13 +1,70 @@
-"""Requests of one connection that wait for their answers, by their ids; each with a timer of its own."""
+"""Requests of one connection that wait for their answers, by their ids, and a broker's refusals as our errors.
+
+Each request has a timer of its own. A refusal that is not in the table may be transient, as in Apache's client.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from magnetar.client.refusals import refusal
-from magnetar.errors import BrokerTimeoutError, MagnetarError
+from magnetar.errors import (
+    BrokerError,
+    BrokerTimeoutError,
+    BrokerUnavailableError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    IncompatibleSchemaError,
+    InvalidNameError,
+    MagnetarError,
+    NotAllowedError,
+    ProducerBusyError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+    TooManyRequestsError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+    UnsupportedRequestError,
+)
+from magnetar.wire.pulsar.proto import pulsar_api_pb2 as api
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
+
+_CLASSES: dict[int, type[MagnetarError]] = {
+    api.AuthenticationError: BrokerError,
+    api.AuthorizationError: BrokerError,
+    api.ConsumerBusy: ConsumerBusyError,
+    api.ServiceNotReady: ServiceNotReadyError,
+    api.ChecksumError: BrokerError,
+    api.UnsupportedVersionError: UnsupportedRequestError,
+    api.TopicNotFound: TopicNotFoundError,
+    api.SubscriptionNotFound: BrokerError,
+    api.ConsumerNotFound: BrokerError,
+    api.TooManyRequests: TooManyRequestsError,
+    api.TopicTerminatedError: TopicTerminatedError,
+    api.ProducerBusy: ProducerBusyError,
+    api.InvalidTopicName: InvalidNameError,
+    api.IncompatibleSchema: IncompatibleSchemaError,
+    api.ConsumerAssignError: ConsumerAssignError,
+    api.TransactionCoordinatorNotFound: BrokerError,
+    api.InvalidTxnStatus: BrokerError,
+    api.NotAllowedError: NotAllowedError,
+    api.TransactionConflict: BrokerError,
+    api.TransactionNotFound: BrokerError,
+    api.ProducerFenced: ProducerFencedError,
+}
+_ENDS_OPENING = (ConsumerBusyError, ProducerBusyError)
+"""Refusals after which only the application may try again: another client holds the place, and may keep it."""
+
+
+def refusal(code: int, message: str) -> MagnetarError:
+    """Returns the error for the number and text in a broker's answer."""
+    name = api.ServerError.Name(code) if code in api.ServerError.values() else f"error {code}"
+    return _CLASSES.get(code, BrokerUnavailableError)(f"{name}: {message}" if message else name)
+
+
+def is_worth_another_try(error: MagnetarError, *, is_opening: bool) -> bool:
+    return error.retryable and not (is_opening and isinstance(error, _ENDS_OPENING))
+
 
 ANSWERS: dict[int, str] = {
     BaseCommand.SUCCESS: "success",
@@ -25,6 +82,9 @@ ANSWERS: dict[int, str] = {
 """Commands that answer a request, and the field that has its id."""
 
 
+# --- requests in progress ---------------------------------------------------------------------------------------------
+
+
 class _Request:
     __slots__ = ("answer", "timer")
 
@@ -40,7 +100,7 @@ class Requests:
         self._waiting: dict[int, _Request] = {}
 
     async def wait_answer(self, request_id: int, timeout_s: float) -> Any:
-        """The answer's own message, such as CommandSuccess. Raises what the broker refuses with."""
+        """Returns the answer's own message, such as CommandSuccess. Raises the broker's refusal."""
         timer = self._loop.call_later(timeout_s, self._on_timeout, request_id, timeout_s)
         request = self._waiting[request_id] = _Request(self._loop.create_future(), timer)
         try:
@@ -57,7 +117,7 @@ class Requests:
         if command.type == BaseCommand.ERROR:
             request.answer.set_exception(refusal(answer.error, answer.message))
         elif command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
-            request.timer.cancel()  # It waits for its turn as the only producer, for however long that takes.
+            request.timer.cancel()  # It waits for its turn as the only producer, however long that takes.
         else:
             request.answer.set_result(answer)
 

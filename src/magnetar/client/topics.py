@@ -1,4 +1,4 @@
-"""Topic names, as far as a client needs them: short ones in full, and partitions."""
+"""Topic names, as far as a client needs them: the full form of short names, and partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _DOMAINS = ("persistent", "non-persistent")
 
 
 def full_name(topic: str) -> str:
-    """`t` and `tenant/namespace/t` are short for persistent topics; the broker checks the rest."""
+    """Completes `t` and `tenant/namespace/t`, which are short for persistent topics; the broker checks the rest."""
     domain, separator, rest = topic.partition("://")
     if not separator:
         domain, rest = "persistent", topic if "/" in topic else f"public/default/{topic}"
@@ -23,13 +23,13 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def partition_of(topic: str) -> int:
-    """-1 if the name is not that of a partition."""
+    """Returns -1 if the name is not that of a partition."""
     _, separator, number = topic.rpartition("-partition-")
     return int(number) if separator and number.isascii() and number.isdigit() else -1
 
 
 def java_hash(text: str) -> int:
-    """Java's hash of a string without its sign: which partition a key goes to, as Apache's Java client has it."""
+    """Returns Java's hash of a string without its sign, by which Apache's Java client chooses a key's partition."""
     value = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(encoded), 2):

@@ -1,4 +1,4 @@
-"""Settings of a storage node: who and where it is, how full its disks may be, how much it takes on at once."""
+"""Settings of a storage node: its name and addresses, its disks, and its limits against overload."""
 
 from __future__ import annotations
 
@@ -15,53 +15,57 @@ NO_HTTP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """The storage node.
+    """A bookie, which is a storage node.
 
-    Bookies may differ in everything. What is part of a bookie's cookie (id, or host and port; directories) stays as it
-    was on its first start; the other values may change on restart.
+    All values may differ between bookies. A bookie's id (or its host and port) and its directories must stay as they
+    were at its first start. Other changes need a restart. An *add* is a request to store one entry.
     """
 
     dir: str = knob(
         "magnetar-data/bookie",
-        "Where the bookie keeps everything: `journal` and `ledgers` below it, unless these are named.",
+        "Directory of the bookie's data. It contains `journal` and `ledgers`, unless `journal_dirs` and `ledger_dirs` "
+        "name other places.",
     )
     journal_dirs: str = knob(
         "",
-        "Directories of the write-ahead log, separated by commas; a device of its own is best. Empty: below `dir`.",
+        "Directories of the journal (write-ahead log), separated by commas. Best on a device of their own. Empty: "
+        "`journal` in `dir`.",
         bookkeeper="journalDirectories",
     )
     ledger_dirs: str = knob(
         "",
-        "Directories of the entry logs and of the index, separated by commas. Empty: below `dir`.",
+        "Directories of the entry logs and the index, separated by commas. Empty: `ledgers` in `dir`.",
         bookkeeper="ledgerDirectories",
     )
     port: int = knob(
         3181,
-        "Where clients connect. 0: the system chooses once; the port is kept with the data and used again.",
+        "TCP port for clients. 0: the system chooses a free port at the first start; it is saved with the data and "
+        "used again.",
         at_least=0,
         at_most=65_535,
         bookkeeper="bookiePort",
     )
     listen_host: str = knob(
         "",
-        "The address to listen on. Empty: every interface if `advertised_host` is set, else only this machine, because "
-        "a bookie does not ask its clients who they are.",
+        "Address to listen on. Empty: all interfaces if `advertised_host` is set, otherwise only this machine, "
+        "because a bookie does not authenticate its clients.",
         bookkeeper="listeningInterface",
     )
     advertised_host: str = knob(
         "",
-        "The name or address under which other machines reach this bookie; set it, and it is a node of a cluster. "
-        "Empty: what it listens on.",
+        "Host name or address at which other machines reach this bookie. Set it on every bookie of a cluster. Empty: "
+        "the address it listens on.",
         bookkeeper="advertisedAddress",
     )
     bookie_id: str = knob(
         "",
-        "The name that the metadata of ledgers refers to, for ever. Empty: `host:port` as advertised.",
+        "Permanent name of this bookie in the metadata of ledgers. Empty: the advertised `host:port`.",
         bookkeeper="bookieId",
     )
     http_port: int = knob(
         0,
-        "Where `/metrics` and `/health` are. 0: any that is free, named in the line printed when ready; -1: nowhere.",
+        "TCP port for `/metrics` and `/health`. 0: any free port, which is printed when the bookie is ready; -1: no "
+        "HTTP.",
         at_least=NO_HTTP,
         at_most=65_535,
         bookkeeper="httpServerPort",
@@ -71,58 +75,69 @@ class BookieConfig:
 
     disk_usage_threshold_percent: int = knob(
         95,
-        "A bookie with a directory on a device fuller than this takes no more entries: it turns read-only.",
+        "Disk usage in percent above which a bookie accepts no more entries and becomes read-only. One directory on "
+        "such a disk is enough.",
         at_least=1,
         at_most=99,
         bookkeeper="diskUsageThreshold",
     )
-    # Apache's default equals its threshold; there a bookie near it changes its mind at every check.
+    # Apache's default equals its threshold; there a bookie near it changes its state at every check.
     disk_usage_low_water_mark_percent: int = knob(
         90,
-        "Below this on every device, a bookie that had turned read-only takes entries again.",
+        "Disk usage in percent below which a bookie that became read-only accepts entries again. It must hold for all "
+        "its disks.",
         at_least=1,
         at_most=99,
         bookkeeper="diskUsageLwmThreshold",
     )
     disk_usage_warn_percent: int = knob(
         90,
-        "Above this a warning is logged.",
+        "Disk usage in percent above which a warning is logged.",
         at_least=1,
         at_most=99,
         bookkeeper="diskUsageWarnThreshold",
     )
     disk_check_interval_ms: int = knob(
-        10_000, "How often the disks are measured.", at_least=10, at_most=3_600_000, bookkeeper="diskCheckInterval"
+        10_000,
+        "Milliseconds between two checks of disk usage.",
+        at_least=10,
+        at_most=3_600_000,
+        bookkeeper="diskCheckInterval",
     )
     # One entry log and a little more: compaction writes a new log before it removes the old one.
     disk_reserve_compaction_bytes: int = knob(
         1_200 * 2**20,
-        "A read-only bookie goes on compacting, which gives room back, while it has more room than this.",
+        "Free bytes that a read-only bookie needs to continue compaction, which frees disk space.",
         at_least=0,
         at_most=2**50,
         bookkeeper="minUsableSizeForEntryLogCreation",
     )
     disk_reserve_high_priority_bytes: int = knob(
         1_200 * 2**20,
-        "A read-only bookie still takes the entries of recovery and re-replication while it has more room than this.",
+        "Free bytes that a read-only bookie needs to accept entries of ledger recovery and re-replication.",
         at_least=0,
         at_most=2**50,
         bookkeeper="minUsableSizeForHighPriorityWrites",
     )
     read_only_mode_enabled: bool = knob(
-        True, "On a full disk turn read-only; if false, stop instead.", bookkeeper="readOnlyModeEnabled"
+        True,
+        "When a disk is full, become read-only. If false, the bookie stops instead.",
+        bookkeeper="readOnlyModeEnabled",
     )
     force_read_only: bool = knob(
-        False, "Start read-only and stay so, whatever the disks or an operator say.", bookkeeper="forceReadOnlyBookie"
+        False,
+        "Start read-only and stay read-only, regardless of disk space and of requests to become writable.",
+        bookkeeper="forceReadOnlyBookie",
     )
 
-    # --- overload: what is taken on at once. Each limit is far above what one client has in flight ---
+    # --- overload: limits on what is in progress. Each is far above what one client has in flight ---
 
-    # More than twice what one writer may have waiting: a greedy one is held before its neighbours have to wait. What
-    # is in progress lies in the journal's queue, whose bytes have a limit of their own.
+    # More than twice what one writer may have waiting: a greedy one is held before its neighbours have to wait. Adds
+    # in progress are in the journal's queue, whose bytes have a limit of their own.
     adds_in_progress_max: int = knob(
         50_000,
-        "Adds of all connections that are not answered yet; at the limit, connections that bring adds are not read.",
+        "Largest number of unanswered adds over all connections. At the limit, the bookie stops reading from "
+        "connections that send adds.",
         at_least=1,
         at_most=1_000_000,
         bookkeeper="maxAddsInProgressLimit",
@@ -130,15 +145,16 @@ class BookieConfig:
     # Several times what one reader may have waiting, for the same reason. A slow one has that many for long.
     reads_in_progress_max: int = knob(
         50_000,
-        "Reads of all connections that are not answered yet; at the limit, connections that bring reads are not read.",
+        "Largest number of unanswered reads over all connections. At the limit, the bookie stops reading from "
+        "connections that send reads.",
         at_least=1,
         at_most=1_000_000,
         bookkeeper="maxReadsInProgressLimit",
     )
-    # Several times what a writer keeps in flight, but below `adds_in_progress_max`: else it was never met.
+    # Several times what a writer keeps in flight, but below `adds_in_progress_max`: otherwise it is never reached.
     pending_adds_per_writer_max: int = knob(
         20_000,
-        "Adds waiting for one writer; at the limit its connection is not read.",
+        "Largest number of unanswered adds of one writer. At the limit, the bookie stops reading from its connection.",
         at_least=1,
         at_most=1_000_000,
         bookkeeper="maxPendingAddRequestsPerThread",
@@ -146,39 +162,55 @@ class BookieConfig:
     # Apache's client takes a refusal for a failed bookie, and gives up an add by itself after five seconds.
     pending_adds_per_writer_wait_ms: int = knob(
         2_500,
-        "How long a writer with that many adds waiting is not read; then further ones are answered "
-        "`too many requests`, and the client goes elsewhere.",
+        "Milliseconds that a writer stays paused at `pending_adds_per_writer_max`. After that, its further adds are "
+        "answered with `too many requests`, and the client uses another bookie.",
         at_least=0,
         at_most=600_000,
     )
     pending_reads_per_reader_max: int = knob(
         10_000,
-        "Reads waiting for one reader; further ones are answered `too many requests`, and the client goes elsewhere.",
+        "Largest number of unanswered reads of one reader. Further reads are answered with `too many requests`, and "
+        "the client uses another bookie.",
         at_least=1,
         at_most=1_000_000,
         bookkeeper="maxPendingReadRequestsPerThread",
     )
-    # A few kilobytes each, and nothing else: they are no reads in progress. A tailing reader has one at each bookie of
-    # its ledger that it follows, so these are as many readers.
+    # A few kilobytes each, and nothing else: they are not reads in progress. A tailing reader has one at each bookie of
+    # the ledger that it follows, so this is also a number of readers.
     long_polls_waiting_max: int = knob(
         50_000,
-        "Readers that wait for new entries of their ledger, of all connections; further ones are answered "
-        "`too many requests`, and the client goes elsewhere.",
+        "Number of readers, over all connections, that may wait for new entries of a ledger. Further ones are "
+        "answered with `too many requests`, and the client uses another bookie.",
         at_least=1,
         at_most=1_000_000,
     )
-    # About half a kilobyte each. One read of a socket may name some thousands, which must all be there at once.
+    # About half a kilobyte each. One read of a socket may name some thousands, which must all be in memory at once.
     ledgers_in_memory_max: int = knob(
         50_000,
-        "Ledgers of which key, fence and LAC are kept in memory; beyond this idle ones are let go, and loaded again "
-        "when they are asked for.",
+        "Number of ledgers whose key, fence and last confirmed entry are kept in memory. At the limit, idle ledgers "
+        "are dropped and loaded again when they are used.",
         at_least=20_000,
         at_most=10_000_000,
+    )
+    # Several hundred connections that are held with a full read each, or 25 of the largest frames at once.
+    receive_bytes_max: int = knob(
+        128 * 2**20,
+        "Memory in bytes, over all connections, for requests that are incomplete or waiting. At the limit, the bookie "
+        "stops reading large incomplete requests until others are finished.",
+        at_least=2**16,
+        at_most=2**40,
+    )
+    # Far longer than a client of BookKeeper waits for an answer.
+    frame_timeout_ms: int = knob(
+        30_000,
+        "Milliseconds without further data after which a connection with an incomplete request is closed.",
+        at_least=10,
+        at_most=3_600_000,
     )
     # A client of BookKeeper gives up an add or a read after five seconds: later answers are of no use to it.
     unwritable_wait_ms: int = knob(
         5_000,
-        "How long answers wait for a client that reads nothing; then they are dropped and counted.",
+        "Milliseconds that responses wait for a client that reads nothing. After that, they are dropped and counted.",
         at_least=0,
         at_most=3_600_000,
         bookkeeper="waitTimeoutOnResponseBackpressureMs",
@@ -192,18 +224,18 @@ class BookieConfig:
             raise ConfigError(
                 f"bookie.disk_usage_low_water_mark_percent is {self.disk_usage_low_water_mark_percent}, above "
                 f"bookie.disk_usage_threshold_percent {self.disk_usage_threshold_percent}: "
-                "a bookie that turns read-only could turn back at once; lower the mark"
+                "a bookie that becomes read-only could become writable again at once; lower the mark"
             )
         if self.disk_usage_warn_percent > self.disk_usage_threshold_percent:
             raise ConfigError(
                 f"bookie.disk_usage_warn_percent is {self.disk_usage_warn_percent}, above "
-                f"bookie.disk_usage_threshold_percent {self.disk_usage_threshold_percent}: warn earlier"
+                f"bookie.disk_usage_threshold_percent {self.disk_usage_threshold_percent}: lower the first"
             )
 
     def _check_names(self) -> None:
         if not self.advertised_host and self.listen_host in ALL_INTERFACES:
             raise ConfigError(
-                f"bookie.listen_host {self.listen_host} is every interface, which is nowhere to connect to: "
+                f"bookie.listen_host {self.listen_host} means all interfaces, which no client can connect to: "
                 "set bookie.advertised_host to the name by which other machines reach this one"
             )
         if self.bookie_id:
@@ -214,21 +246,21 @@ class BookieConfig:
             return
         if ":" in self.reached_at:
             raise ConfigError(
-                f"bookie.advertised_host {self.reached_at!r} has a colon, so host:port would not be clear to clients: "
+                f"bookie.advertised_host {self.reached_at!r} has a colon, which makes host:port ambiguous: "
                 "use a host name, or set bookie.bookie_id"
             )
         try:
             bookie_id(self.reached_at)
         except ValueError:
-            raise ConfigError(f"bookie.advertised_host: {self.reached_at!r} is not the name of a host") from None
+            raise ConfigError(f"bookie.advertised_host: {self.reached_at!r} is not a host name") from None
 
     def _check_dirs(self) -> None:
         if not self.dir and not (self.journal_dirs and self.ledger_dirs):
-            raise ConfigError("bookie.dir is empty: name a directory, or both bookie.journal_dirs and ledger_dirs")
+            raise ConfigError("bookie.dir is empty: set it, or set both bookie.journal_dirs and bookie.ledger_dirs")
         for name in ("journal_dirs", "ledger_dirs"):
             value = getattr(self, name)
             if value and not all(part.strip() for part in value.split(",")):
-                raise ConfigError(f"bookie.{name}: {value!r} names an empty directory between its commas")
+                raise ConfigError(f"bookie.{name}: {value!r} has an empty name between commas: remove the extra comma")
 
     @property
     def listens_on(self) -> str:
@@ -237,5 +269,5 @@ class BookieConfig:
 
     @property
     def reached_at(self) -> str:
-        """The host that clients are told."""
+        """The host to which clients connect."""
         return self.advertised_host or self.listens_on

@@ -1,6 +1,6 @@
-"""Settings of a broker that are about topics rather than connections: its cluster, and topics that come by themselves.
+"""Settings of a broker that are about topics rather than connections: its cluster, and automatic creation and deletion.
 
-Read next: defaults.py (what topics get that set nothing), schemas.py, pulsar.py (connections)
+Read next: defaults.py (defaults for topics), schemas.py, pulsar.py (connections)
 """
 
 from __future__ import annotations
@@ -17,94 +17,110 @@ _PARTITIONS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """A broker. All brokers of a cluster should agree in everything here: a topic moves between them."""
+    """A broker, and the topics that it serves.
+
+    All brokers of a cluster should have the same values, because topics move between brokers. Changes need a restart.
+    """
 
     # --- the cluster ---
 
     cluster: str = knob(
-        "standalone", "Name of the cluster; part of the names that brokers give to producers.", pulsar="clusterName"
+        "standalone",
+        "Name of the cluster. It is part of the producer names that brokers generate.",
+        pulsar="clusterName",
     )
     namespace_bundles: int = knob(
         4,
-        "Into how many bundles a new namespace is divided.",
+        "Number of bundles that a new namespace is divided into.",
         at_least=1,
         at_most=4_096,
         pulsar="defaultNumberOfNamespaceBundles",
     )
     tenants_max: int = knob(
-        UNLIMITED, "Tenants of the cluster. 0: no limit.", at_least=0, at_most=_COUNT_MAX, pulsar="maxTenants"
+        UNLIMITED,
+        "Number of tenants that the cluster may have. 0: no limit.",
+        at_least=0,
+        at_most=_COUNT_MAX,
+        pulsar="maxTenants",
     )
     namespaces_per_tenant_max: int = knob(
         UNLIMITED,
-        "Namespaces of one tenant. 0: no limit.",
+        "Number of namespaces that one tenant may have. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="maxNamespacesPerTenant",
     )
     topics_per_namespace_max: int = knob(
         UNLIMITED,
-        "Topics of one namespace, each partition counted. 0: no limit. A namespace may set its own.",
+        "Number of topics that one namespace may have; each partition counts as a topic. 0: no limit. A namespace may "
+        "set its own value.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="maxTopicsPerNamespace",
     )
     force_delete_tenant: bool = knob(
-        False, "A tenant may be deleted with everything in it.", pulsar="forceDeleteTenantAllowed"
+        False,
+        "Allow the forced deletion of a tenant, which deletes everything in it.",
+        pulsar="forceDeleteTenantAllowed",
     )
     force_delete_namespace: bool = knob(
-        False, "A namespace may be deleted with all its topics.", pulsar="forceDeleteNamespaceAllowed"
+        False,
+        "Allow the forced deletion of a namespace, which deletes all its topics.",
+        pulsar="forceDeleteNamespaceAllowed",
     )
     # A namespace, its local policies, its tenant and a topic's partitions are a node each: some thousand topics fit.
     metadata_cache_entries_max: int = knob(
         50_000,
-        "Nodes of the metadata store that a broker remembers; each has a watch.",
+        "Number of metadata nodes that a broker caches. Each one has a watch in the metadata store.",
         at_least=100,
         at_most=10_000_000,
     )
 
-    # --- topics that come and go by themselves ---
+    # --- automatic creation and deletion of topics ---
 
     auto_create_topics: bool = knob(
-        True, "A topic that a client asks for and that is not there is made.", pulsar="allowAutoTopicCreation"
+        True, "Create a topic when a client asks for one that does not exist.", pulsar="allowAutoTopicCreation"
     )
     auto_create_topics_type: str = knob(
         "non-partitioned",
-        "What kind of topic that is.",
+        "Type of the topics that are created automatically.",
         choices=("non-partitioned", "partitioned"),
         pulsar="allowAutoTopicCreationType",
     )
     auto_create_partitions: int = knob(
         1,
-        "Partitions of such a topic, if it is partitioned.",
+        "Number of partitions of topics that are created automatically as partitioned topics.",
         at_least=1,
         at_most=_PARTITIONS_MAX,
         pulsar="defaultNumPartitions",
     )
     partitions_max: int = knob(
-        UNLIMITED,
-        "Partitions that a topic may have. 0: no limit.",
+        10_000,
+        "Number of partitions that one topic may have. 0: no limit.",
         at_least=0,
         at_most=_PARTITIONS_MAX,
         pulsar="maxNumPartitionsPerPartitionedTopic",
     )
     auto_create_subscriptions: bool = knob(
         True,
-        "A subscription that a consumer asks for and that is not there is made.",
+        "Create a subscription when a consumer asks for one that does not exist.",
         pulsar="allowAutoSubscriptionCreation",
     )
     inactive_topics_delete: bool = knob(
-        True, "Topics that nobody uses are deleted.", pulsar="brokerDeleteInactiveTopicsEnabled"
+        True,
+        "Delete unused topics. `magnetar standalone` deletes them only if this key is set explicitly.",
+        pulsar="brokerDeleteInactiveTopicsEnabled",
     )
     inactive_topics_delete_mode: str = knob(
         "delete_when_no_subscriptions",
-        "What a topic that nobody is connected to must be like besides: without a subscription, or without one that "
-        "has something to read.",
+        "Which unused topics are deleted: those without subscriptions, or those whose subscriptions have all caught "
+        "up.",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
         pulsar="brokerDeleteInactiveTopicsMode",
     )
     inactive_topics_s: int = knob(
         60,
-        "For how long nobody has used it then.",
+        "Seconds a topic must be unused before it is deleted.",
         at_least=1,
         at_most=_COUNT_MAX,
         pulsar="brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
@@ -113,32 +129,34 @@ class BrokerConfig:
     # --- deduplication ---
 
     deduplication: bool = knob(
-        False, "Messages that a producer sends again are stored once.", pulsar="brokerDeduplicationEnabled"
+        False, "Store a message only once when its producer sends it again.", pulsar="brokerDeduplicationEnabled"
     )
     deduplication_snapshot_s: int = knob(
         120,
-        "How often what is known of a topic's producers is written down, if there was a message meanwhile.",
+        "Seconds between two snapshots of a topic's producers, which deduplication needs after a restart. A topic "
+        "without new messages is skipped.",
         at_least=1,
         at_most=86_400,
         pulsar="brokerDeduplicationSnapshotIntervalSeconds",
     )
     deduplication_snapshot_entries: int = knob(
         1_000,
-        "After so many entries it is written down too: as many are read again when a topic is loaded.",
+        "Number of new entries after which a snapshot is taken early. At most this many entries are read again when a "
+        "topic is loaded.",
         at_least=1,
         at_most=10_000_000,
         pulsar="brokerDeduplicationEntriesInterval",
     )
     deduplication_producers_max: int = knob(
         10_000,
-        "Producers that are remembered for each topic.",
+        "Number of producers that deduplication remembers for each topic.",
         at_least=1,
         at_most=10_000_000,
         pulsar="brokerDeduplicationMaxNumberOfProducers",
     )
     deduplication_producer_idle_minutes: int = knob(
         360,
-        "A producer that was not connected for so long is forgotten.",
+        "Minutes after which deduplication forgets a producer that is not connected.",
         at_least=1,
         at_most=_COUNT_MAX,
         pulsar="brokerDeduplicationProducerInactivityTimeoutMinutes",
@@ -148,12 +166,13 @@ class BrokerConfig:
 
     topic_policies: bool = knob(
         True,
-        "Topics may have policies of their own, in their namespace's topic `__change_events`.",
+        "Allow policies for single topics. They are stored in the topic `__change_events` of the namespace.",
         pulsar="topicLevelPoliciesEnabled",
     )
     topic_policies_timeout_s: int = knob(
         60,
-        "How long reading or changing them may take; a topic is not loaded without them.",
+        "Seconds that reading or changing topic policies may take. A topic whose policies cannot be read is not "
+        "loaded.",
         at_least=1,
         at_most=3_600,
         pulsar="topicPoliciesCacheInitTimeoutSeconds",

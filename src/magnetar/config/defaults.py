@@ -1,6 +1,6 @@
-"""What a topic gets by default: how long messages stay, who may connect, how fast.
+"""Default policies of topics: how long messages are kept, and limits on clients and rates.
 
-A namespace may set its own value for its topics, and a topic for itself; these are for those that set nothing.
+A namespace may set its own values for its topics, and a topic for itself; these apply where neither does.
 Read next: docs/policies.md
 """
 
@@ -21,61 +21,67 @@ _BYTES_MAX = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaultsConfig:
-    """All brokers of a cluster should agree in everything here: a topic moves between them."""
+    """Default policies of topics. A namespace or a single topic may override each of them with the admin API.
 
-    # --- how long messages stay ---
+    All brokers of a cluster should have the same values, because topics move between brokers. Changes need a restart.
+    """
+
+    # --- how long messages are kept ---
 
     message_ttl_s: int = knob(
         UNLIMITED,
-        "A message older than this counts as acknowledged on every subscription. 0: never.",
+        "Seconds after which a message counts as acknowledged on every subscription. 0: never.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="ttlDurationDefaultInSeconds",
     )
     retention_minutes: int = knob(
         0,
-        "For how long messages are kept that every subscription has acknowledged. -1: for ever.",
+        "Minutes for which messages are kept after every subscription has acknowledged them. -1: forever.",
         at_least=-1,
         at_most=_COUNT_MAX,
         pulsar="defaultRetentionTimeInMinutes",
     )
     retention_mb: int = knob(
         0,
-        "How many megabytes of such messages are kept. -1: all.",
+        "Megabytes of messages that are kept after every subscription has acknowledged them. -1: all of them.",
         at_least=-1,
         at_most=2**43,
         pulsar="defaultRetentionSizeInMB",
     )
     backlog_quota_bytes: int = knob(
         NO_QUOTA,
-        "Bytes that a subscription may be behind. -1: no limit.",
+        "Largest backlog of a subscription in bytes; `backlog_quota_policy` says what happens beyond it. -1: no limit.",
         at_least=-1,
         at_most=_BYTES_MAX,
         pulsar="backlogQuotaDefaultLimitBytes",
     )
     backlog_quota_s: int = knob(
         NO_QUOTA,
-        "Age of the oldest message that a subscription has not acknowledged. -1: no limit.",
+        "Largest age in seconds of a subscription's oldest unacknowledged message; `backlog_quota_policy` says what "
+        "happens beyond it. -1: no limit.",
         at_least=-1,
         at_most=_COUNT_MAX,
         pulsar="backlogQuotaDefaultLimitSecond",
     )
     backlog_quota_policy: str = knob(
         "producer_request_hold",
-        "What happens beyond that: producers wait, producers are refused, or the oldest messages are skipped.",
+        "What happens when a backlog exceeds its quota: producers wait, producers are refused, or the oldest messages "
+        "are skipped.",
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
         pulsar="backlogQuotaDefaultRetentionPolicy",
     )
     compaction_threshold_bytes: int = knob(
         UNLIMITED,
-        "A topic with so many bytes that were not compacted yet is compacted. 0: only on demand.",
+        "Number of bytes that are not compacted yet at which a topic is compacted automatically. 0: compact only on "
+        "request.",
         at_least=0,
         at_most=_BYTES_MAX,
         pulsar="brokerServiceCompactionThresholdInBytes",
     )
     subscription_expiry_minutes: int = knob(
         UNLIMITED,
-        "A subscription without consumers for so long is deleted. 0: never.",
+        "Minutes without consumers after which a subscription is deleted. 0: never.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="subscriptionExpirationTimeMinutes",
@@ -85,89 +91,89 @@ class TopicDefaultsConfig:
 
     producers_per_topic_max: int = knob(
         UNLIMITED,
-        "Producers of one topic. 0: no limit.",
+        "Number of producers that one topic may have. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="maxProducersPerTopic",
     )
     consumers_per_topic_max: int = knob(
         UNLIMITED,
-        "Consumers of one topic. 0: no limit.",
+        "Number of consumers that one topic may have. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="maxConsumersPerTopic",
     )
     subscriptions_per_topic_max: int = knob(
         UNLIMITED,
-        "Subscriptions of one topic. 0: no limit.",
+        "Number of subscriptions that one topic may have. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="maxSubscriptionsPerTopic",
     )
     subscription_types: str = knob(
         ",".join(SUBSCRIPTION_TYPES),
-        "Kinds of subscriptions that are allowed, joined by commas.",
+        "Subscription types that are allowed, separated by commas.",
         pulsar="subscriptionTypesEnabled",
     )
     publish_messages_per_s: int = knob(
         UNLIMITED,
-        "Messages that may be published to one topic in a second. 0: no limit.",
+        "Messages per second that may be published to one topic. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="maxPublishRatePerTopicInMessages",
     )
     publish_bytes_per_s: int = knob(
         UNLIMITED,
-        "Bytes that may be published to one topic in a second. 0: no limit.",
+        "Bytes per second that may be published to one topic. 0: no limit.",
         at_least=0,
         at_most=_BYTES_MAX,
         pulsar="maxPublishRatePerTopicInBytes",
     )
     dispatch_messages_per_s: int = knob(
         UNLIMITED,
-        "Messages that are delivered from one topic in a second. 0: no limit.",
+        "Messages per second that one topic delivers to its consumers. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="dispatchThrottlingRatePerTopicInMsg",
     )
     dispatch_bytes_per_s: int = knob(
         UNLIMITED,
-        "Bytes that are delivered from one topic in a second. 0: no limit.",
+        "Bytes per second that one topic delivers to its consumers. 0: no limit.",
         at_least=0,
         at_most=_BYTES_MAX,
         pulsar="dispatchThrottlingRatePerTopicInByte",
     )
     subscription_dispatch_messages_per_s: int = knob(
         UNLIMITED,
-        "Messages that are delivered to one subscription in a second. 0: no limit.",
+        "Messages per second that one subscription delivers to its consumers. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="dispatchThrottlingRatePerSubscriptionInMsg",
     )
     subscription_dispatch_bytes_per_s: int = knob(
         UNLIMITED,
-        "Bytes that are delivered to one subscription in a second. 0: no limit.",
+        "Bytes per second that one subscription delivers to its consumers. 0: no limit.",
         at_least=0,
         at_most=_BYTES_MAX,
         pulsar="dispatchThrottlingRatePerSubscriptionInByte",
     )
     subscribes_per_consumer: int = knob(
         UNLIMITED,
-        "How often one consumer may subscribe within `subscribe_period_s`. 0: no limit.",
+        "Number of times that one consumer may subscribe within `subscribe_period_s`. 0: no limit.",
         at_least=0,
         at_most=_COUNT_MAX,
         pulsar="subscribeThrottlingRatePerConsumer",
     )
     subscribe_period_s: int = knob(
         30,
-        "The time that `subscribes_per_consumer` is about.",
+        "Length in seconds of the period in which `subscribes_per_consumer` counts.",
         at_least=1,
         at_most=86_400,
         pulsar="subscribeRatePeriodPerConsumerInSecond",
     )
     delayed_delivery_max_ms: int = knob(
         UNLIMITED,
-        "A message may ask to be delivered so much later. 0: no limit.",
+        "Longest delay in milliseconds that a message may ask for. 0: no limit.",
         at_least=0,
         at_most=_BYTES_MAX,
         pulsar="delayedDeliveryMaxDelayInMillis",
@@ -179,9 +185,14 @@ class TopicDefaultsConfig:
         if unknown or not self.allowed_subscription_types:
             raise ConfigError(
                 f"defaults.subscription_types is {self.subscription_types!r}: name one or more of "
-                f"{', '.join(SUBSCRIPTION_TYPES)}, joined by commas"
+                f"{', '.join(SUBSCRIPTION_TYPES)}, separated by commas"
             )
 
     @property
     def allowed_subscription_types(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.subscription_types.split(",") if name.strip())
+        return listed_names(self.subscription_types)
+
+
+def listed_names(text: str) -> tuple[str, ...]:
+    """Returns the names of a list that is separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -10,22 +10,22 @@ from magnetar.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
-    """Subscriptions, consumers and delayed delivery.
+    """Delivery to consumers: reading, limits on unacknowledged messages, subscription types and delayed delivery.
 
-    Brokers may differ, and values may change on restart; what a policy of the namespace or topic says goes first.
+    Values may differ between brokers. Changes need a restart. Policies of a namespace or topic override these values.
     """
 
-    # --- reading: one turn of a subscription reads this much and hands it out ---
+    # --- reading: one turn of a subscription reads this much and delivers it ---
     read_entries_max: int = knob(
         500,
-        "Entries that a subscription reads at once.",
+        "Number of entries that a subscription reads at once.",
         at_least=1,
         at_most=100_000,
         pulsar="dispatcherMaxReadBatchSize",
     )
     read_bytes_max: int = knob(
         5 * 2**20,
-        "Bytes that a subscription reads at once; one entry may be larger.",
+        "Number of bytes that a subscription reads at once. A single entry may be larger.",
         at_least=1,
         at_most=2**30,
         pulsar="dispatcherMaxReadSizeBytes",
@@ -33,55 +33,57 @@ class DispatchConfig:
     # Small: with few messages and many consumers, each gets some.
     round_robin_messages_max: int = knob(
         20,
-        "Messages that one consumer of a Shared subscription gets before it is the next one's turn.",
+        "Number of messages that one consumer of a Shared subscription gets before the next consumer's turn.",
         at_least=1,
         at_most=100_000,
         pulsar="dispatcherMaxRoundRobinBatchSize",
     )
     read_retry_initial_ms: int = knob(
         1_000,
-        "First wait after a failed read; doubles up to read_retry_max_ms.",
+        "Milliseconds to wait after a failed read. Each further failure doubles the wait, up to `read_retry_max_ms`.",
         at_least=1,
         at_most=3_600_000,
         pulsar="dispatcherReadFailureBackoffInitialTimeInMs",
     )
     read_retry_max_ms: int = knob(
         60_000,
-        "Longest wait after failed reads.",
+        "Longest wait in milliseconds between two attempts to read.",
         at_least=1,
         at_most=3_600_000,
         pulsar="dispatcherReadFailureBackoffMaxTimeInMs",
     )
     read_timeout_ms: int = knob(
         60_000,
-        "A read that takes longer counts as failed and is tried again.",
+        "Milliseconds that one read may take. After that, it counts as failed and is tried again.",
         at_least=1,
         at_most=3_600_000,
     )
     skip_unreadable: bool = knob(
         False,
-        "Skip entries that are certainly lost instead of trying them for ever. They count as acknowledged.",
+        "Skip entries that are certainly lost, and count them as acknowledged. If false, the subscription tries to "
+        "read them forever.",
         pulsar="autoSkipNonRecoverableData",
     )
 
     # --- limits on what is delivered and not acknowledged ---
     unacked_messages_per_consumer_max: int = knob(
         50_000,
-        "Messages a consumer of a Shared or Key_Shared subscription may have unacknowledged; 0: no limit.",
+        "Largest number of unacknowledged messages that a consumer of a Shared or Key_Shared subscription may have. "
+        "0: no limit.",
         at_least=0,
         at_most=2**31 - 1,
         pulsar="maxUnackedMessagesPerConsumer",
     )
     unacked_messages_per_subscription_max: int = knob(
         200_000,
-        "Messages a Shared or Key_Shared subscription may have unacknowledged; 0: no limit.",
+        "Largest number of unacknowledged messages that a Shared or Key_Shared subscription may have. 0: no limit.",
         at_least=0,
         at_most=2**31 - 1,
         pulsar="maxUnackedMessagesPerSubscription",
     )
     consumers_per_subscription_max: int = knob(
         0,
-        "Consumers that one subscription accepts; 0: no limit.",
+        "Number of consumers that one subscription may have. 0: no limit.",
         at_least=0,
         at_most=1_000_000,
         pulsar="maxConsumersPerSubscription",
@@ -90,42 +92,45 @@ class DispatchConfig:
     # --- Failover ---
     failover_delay_ms: int = knob(
         1_000,
-        "Wait before a new active consumer of a Failover subscription gets messages, so that the old one's last "
-        "acknowledgements arrive.",
+        "Milliseconds to wait before a new active consumer of a Failover subscription gets messages. The last "
+        "acknowledgements of the previous consumer can arrive during this time.",
         at_least=0,
         at_most=3_600_000,
         pulsar="activeConsumerFailoverDelayTimeMillis",
     )
     failover_consistent_hashing: bool = knob(
         False,
-        "Choose the active consumer of a Failover subscription by a hash ring for partitioned topics as well.",
+        "Choose the active consumer of a Failover subscription with a hash ring for partitioned topics too.",
         pulsar="activeConsumerFailoverConsistentHashing",
     )
 
     # --- Key_Shared ---
     key_shared_consistent_hashing: bool = knob(
         True,
-        "Assign key hashes by a ring of points; otherwise by splitting the largest range in two.",
+        "Assign the keys of a Key_Shared subscription to consumers with a hash ring. If false, a new consumer gets "
+        "half of the largest hash range.",
         pulsar="subscriptionKeySharedUseConsistentHashing",
     )
     key_shared_points: int = knob(
         100,
-        "Points that each consumer has on the ring of hashes.",
+        "Number of points that each consumer of a Key_Shared subscription has on the hash ring.",
         at_least=1,
         at_most=10_000,
         pulsar="subscriptionKeySharedConsistentHashingReplicaPoints",
     )
-    # Blocked entries are kept as positions only; this bounds them, and how far reading runs ahead of what is blocked.
+    # Blocked entries are kept as positions only; this bounds them, and how far reading runs ahead of blocked entries.
     key_shared_look_ahead_per_consumer: int = knob(
         2_000,
-        "Entries for which a blocked consumer makes the subscription read ahead, per consumer; 0: no limit.",
+        "Number of entries, for each consumer, that a Key_Shared subscription may hold back for blocked keys while it "
+        "continues to read. 0: no limit.",
         at_least=0,
         at_most=1_000_000,
         pulsar="keySharedLookAheadMsgInReplayThresholdPerConsumer",
     )
     key_shared_look_ahead_per_subscription: int = knob(
         20_000,
-        "The same, for all consumers of a subscription; 0: no limit.",
+        "Number of entries that a Key_Shared subscription may hold back for blocked keys while it continues to read. "
+        "0: no limit.",
         at_least=0,
         at_most=10_000_000,
         pulsar="keySharedLookAheadMsgInReplayThresholdPerSubscription",
@@ -134,31 +139,33 @@ class DispatchConfig:
     # --- delayed delivery ---
     delayed_delivery: bool = knob(
         True,
-        "Hold messages that ask for a delivery time, on Shared and Key_Shared subscriptions.",
+        "Hold back messages that ask for a later delivery time, on Shared and Key_Shared subscriptions.",
         pulsar="delayedDeliveryEnabled",
     )
     delayed_tick_ms: int = knob(
         1_000,
-        "Precision of delivery times; timers fire no more often than this.",
+        "Precision of delayed delivery in milliseconds. Its timers fire no more often than this.",
         at_least=1,
         at_most=3_600_000,
         pulsar="delayedDeliveryTickTimeMillis",
     )
     delayed_strict: bool = knob(
         False,
-        "Never deliver early; otherwise up to one tick early.",
+        "Never deliver a delayed message early. If false, it may arrive up to `delayed_tick_ms` early.",
         pulsar="isDelayedDeliveryDeliverAtTimeStrict",
     )
-    # 24 bytes each. What does not fit is found again in the log when room is made.
+    # 24 bytes each. Entries without room are found again in the log later.
     delayed_index_entries_max: int = knob(
         2_000_000,
-        "Delayed entries that a subscription keeps in memory; later ones are found again by reading the topic.",
+        "Number of delayed entries that a subscription keeps in memory. Further ones are found later by reading the "
+        "topic again.",
         at_least=1_000,
         at_most=1_000_000_000,
     )
     delayed_lookahead_entries: int = knob(
         50_000,
-        "When this many entries in a row have rising delivery times, reading stops until the first is due.",
+        "Number of delayed entries with increasing delivery times after which a subscription stops reading until the "
+        "first one is due. 0: it never stops.",
         at_least=0,
         at_most=1_000_000_000,
         pulsar="delayedDeliveryFixedDelayDetectionLookahead",
@@ -168,5 +175,5 @@ class DispatchConfig:
         check_knobs(self)
         if self.read_retry_initial_ms > self.read_retry_max_ms:
             raise ConfigError(
-                "DispatchConfig: read_retry_initial_ms exceeds read_retry_max_ms; lower the first or raise the other"
+                "dispatch.read_retry_initial_ms exceeds dispatch.read_retry_max_ms: lower the first or raise the second"
             )

@@ -1,7 +1,7 @@
 """Knobs: how a section declares its keys, and the checks every value passes.
 
-A knob's type is the type of its default: int, bool or str. A section calls `check_knobs` first in `__post_init__`, so
-that no way of making it, a test's constructor call included, gets around the bounds.
+Invariant: a knob's type is the type of its default: int, bool or str. A section calls `check_knobs` first in
+           `__post_init__`, so that no way of making it, a test's constructor call included, avoids the bounds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Value: TypeAlias = int | bool | str
 V = TypeVar("V", int, bool, str)
 
 MASK = "****"
-_SHOWN_CHARACTERS_MAX = 100  # A message stays a line that can be read.
+_SHOWN_CHARACTERS_MAX = 100  # Keeps a message readable as one line.
 _METADATA_KEY = "magnetar.knob"
 _TYPE_NAMES = {int: "an integer", bool: "true or false", str: "a string"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """What is known about one key besides its name."""
+    """The properties of one key besides its name."""
 
     default: Value
     what: str
@@ -48,14 +48,14 @@ class Knob:
         return tuple(name for name in (self.bookkeeper, self.pulsar, self.kafka) if name)
 
     def shown(self, value: object) -> str:
-        """The value as a message may print it; a secret never is."""
+        """Returns the value as a message may print it; a secret is never printed."""
         if self.secret and value:
             return MASK
         text = repr(value)
         return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
 
     def allowed(self) -> str:
-        """The range in words, as messages and docs say it; empty when every value of the type is allowed."""
+        """Returns the range in words, for messages and docs; empty when every value of the type is allowed."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         match (self.at_least, self.at_most):
@@ -69,8 +69,8 @@ class Knob:
                 return f"{low:_} to {high:_}"
 
     def complaint(self, value: object) -> str | None:
-        """Why this value is refused, or None."""
-        if type(value) is not self.type:  # Exactly: a bool is no int here, whatever Python says.
+        """Returns why this value is refused, or None."""
+        if type(value) is not self.type:  # Exactly: a bool is not an int here, although Python says so.
             return f"{self.shown(value)} is not {_TYPE_NAMES[self.type]}"
         if self.choices and value not in self.choices:
             return f"{self.shown(value)} is not {self.allowed()}"
@@ -94,7 +94,7 @@ def knob(
     pulsar: str = "",
     kafka: str = "",
 ) -> V:
-    """A dataclass field that carries its declaration. A secret is left out of `repr`, so no log line can show it."""
+    """Returns a dataclass field with its declaration. A secret is left out of `repr`, so no log line can show it."""
     declared = Knob(
         default=default,
         what=what,
@@ -111,13 +111,14 @@ def knob(
 
 
 def knobs_of(section: type[DataclassInstance] | DataclassInstance) -> Iterator[tuple[str, Knob]]:
-    """Names and knobs of a section, in the order of their declaration."""
+    """Yields names and knobs of a section, in the order of their declaration."""
     for field in dataclasses.fields(section):
         yield field.name, field.metadata[_METADATA_KEY]
 
 
 def check_knobs(section: DataclassInstance) -> None:
-    """Type and range of every value. `load` has said it already, with the origin, for what came from outside."""
+    """Checks type and range of every value. For values from outside, `load` has checked them already, with the
+    origin."""
     for name, declared in knobs_of(section):
         complaint = declared.complaint(getattr(section, name))
         if complaint:

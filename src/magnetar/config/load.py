@@ -1,10 +1,10 @@
-"""Loading: defaults, then the file, then the environment, then flags; each overrides those before it.
+"""Loads the configuration: defaults, then the file, then the environment, then flags; each overrides those before it.
 
-Checked:   every key is known, every value has the type of its key and lies within its bounds; then every section checks
-           how its values relate. The first thing that is wrong is a ConfigError that names key, value, what is allowed,
-           and where the value came from.
-Strings:   variables and flags are text, parsed by the type of the key. TOML has types of its own, so there a string is
-           not taken for a number.
+Invariant: every key is known, every value has the type of its key and lies within its bounds; then every section checks
+           how its values relate. Variables and flags are text, parsed by the type of the key. TOML has types of its
+           own, so there a string is not taken for a number.
+Failure:   the first error is a ConfigError that names key, value, the allowed values, and the value's origin. An
+           unknown key is shown with the nearest known one.
 Read next: root.py
 """
 
@@ -18,18 +18,17 @@ from typing import Any
 
 from magnetar.config.knobs import MASK, Knob, Value
 from magnetar.config.root import ENVIRONMENT_PREFIX, KEYS, SECTIONS, Config, Key
-from magnetar.config.suggest import nearest, nearest_key
 from magnetar.errors import ConfigError
 
 CONFIG_VARIABLE = "MAGNETAR_CONFIG"
 URL_VARIABLE = "MAGNETAR_URL"
 ADMIN_URL_VARIABLE = "MAGNETAR_ADMIN_URL"
 OTHER_VARIABLES = {
-    CONFIG_VARIABLE: "path of the configuration file, where `--config` is not given",
-    URL_VARIABLE: "where commands find a broker, where `--url` is not given: pulsar://HOST:PORT",
-    ADMIN_URL_VARIABLE: "where commands find its admin interface, where `--admin-url` is not given: http://HOST:PORT",
+    CONFIG_VARIABLE: "Path of the configuration file, used if `--config` is not given.",
+    URL_VARIABLE: "URL of the broker that commands connect to, used if `--url` is not given: `pulsar://HOST:PORT`.",
+    ADMIN_URL_VARIABLE: "URL of the broker's admin interface, used if `--admin-url` is not given: `http://HOST:PORT`.",
 }
-"""Variables with our prefix that are no keys."""
+"""Variables with the prefix `MAGNETAR_` that are not keys."""
 
 DEFAULT_ORIGIN = "default"
 SET_ORIGIN = "flag --set"
@@ -49,17 +48,17 @@ class Assignment:
     origin: str = SET_ORIGIN
 
     @staticmethod
-    def parse(argument: str) -> Assignment:
-        """From `section.key=value`."""
+    def parse(argument: str, origin: str = SET_ORIGIN) -> Assignment:
+        """From `section.key=value`. `origin` is where the user wrote it."""
         path, equals, text = argument.partition("=")
         if not equals:  # The argument is not repeated: it may be a secret whose key was forgotten.
-            raise ConfigError("--set takes section.key=value, such as --set metadata.session_timeout_ms=10_000")
-        return Assignment(path.strip(), text)
+            raise ConfigError(f"{origin}: write section.key=value, such as metadata.session_timeout_ms=10_000")
+        return Assignment(path.strip(), text, origin)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key as it is in effect."""
+    """One key with its value in effect."""
 
     key: Key
     value: Value
@@ -76,7 +75,7 @@ class Effective:
 
     config: Config = field(default_factory=Config)
     origins: Mapping[str, str] = field(default_factory=dict)
-    """`section.key` → origin, for what is not the default."""
+    """`section.key` → origin, for values that are not the default."""
 
     def settings(self) -> Iterator[Setting]:
         """Every key in the order of declaration."""
@@ -92,7 +91,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Sequence[Assignment] = (),
 ) -> Effective:
-    """The effective configuration from what the caller has read. Of repeated flags the last one counts."""
+    """Returns the effective configuration from what the caller has read. Of repeated flags the last one counts."""
     values: dict[str, Value] = {}
     origins: dict[str, str] = {}
     for given in (_from_toml(toml, toml_name), _from_environment(environment or {}), _from_flags(flags)):
@@ -108,7 +107,7 @@ def _make_section(name: str, values: Mapping[str, Value], origins: Mapping[str, 
     try:
         return SECTIONS[name](**given)
     except ConfigError as error:
-        # Single values were checked before, so a relation is broken: say who set what takes part in it.
+        # Single values were checked before, so a relation is broken: name the origins of the values in it.
         known = [f"{key} from {origins[f'{name}.{key}']}" for key in given]
         raise ConfigError(f"{error} ({', '.join(known)})") from None
 
@@ -182,7 +181,7 @@ def _parsed(key: Key, text: str, origin: str) -> Value:
 
 
 def _value_of(knob: Knob, text: str) -> Value:
-    """The value that the text stands for; the text itself where it stands for none, which the check then refuses."""
+    """Returns the value of the text, or the text itself if it has none; the check then refuses it."""
     word = text.strip()
     if knob.type is bool:
         return _BOOLEANS.get(word.lower(), text)
@@ -197,3 +196,23 @@ def _checked(key: Key, value: Any, origin: str) -> Value:
         raise ConfigError(f"{origin}: {key.path}: {complaint}")
     checked: Value = value
     return checked
+
+
+def nearest_key(section: str, name: str) -> str:
+    """Returns the known `section.key` nearest to an unknown one.
+
+    A key written in the wrong section, and the name the knob has in BookKeeper, Pulsar or Kafka, count as nearest.
+    """
+    for path, key in KEYS.items():
+        if name == key.name or name.lower() in (peer.lower() for peer in key.knob.peer_names):
+            return path
+    if section in SECTIONS:
+        return f"{section}.{nearest(name, [key.name for key in KEYS.values() if key.section == section])}"
+    return nearest(f"{section}.{name}", list(KEYS))
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """Returns the best match, however bad: it shows at least what names look like."""
+    import difflib  # Needed for a mistake only; otherwise every command would load it.
+
+    return difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]

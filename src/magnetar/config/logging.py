@@ -1,4 +1,4 @@
-"""Settings of the log."""
+"""Settings of log output."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from magnetar.config.knobs import check_knobs, knob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
-    """What is logged, and in which form. Processes may differ."""
+    """Log output.
+
+    Values may differ between processes. Changes need a restart.
+    """
 
     level: str = knob(
         "INFO",
-        "The least severe level that is logged.",
+        "Least severe level that is logged.",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
         bookkeeper="BOOKIE_ROOT_LOG_LEVEL",
         pulsar="PULSAR_LOG_LEVEL",
     )
     format: str = knob(
         "auto",
-        "Lines for people (`human`), one JSON object a line (`json`), or by place: people on a terminal, else JSON.",
+        "Format of log lines: readable text (`human`), one JSON object per line (`json`), or text on a terminal and "
+        "JSON elsewhere (`auto`).",
         choices=("auto", "human", "json"),
     )
 

@@ -1,4 +1,4 @@
-"""Settings of placement: which bookies a new ensemble is made of."""
+"""Settings of placement: how the bookies of a ledger are chosen."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from magnetar.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementConfig:
-    """Where clients, brokers and auto-recovery put entries.
+    """How brokers and other ledger clients choose the bookies of a ledger.
 
-    Processes of a cluster should agree on the rules and on `racks`: a ledger is placed by the one that makes it and
-    repaired by others. Changes need a restart, and hold for new ensembles only.
+    All processes of a cluster should have the same values: one process creates a ledger, and others may repair it.
+    Changes need a restart, and apply only to ledgers that are created or repaired after it.
     """
 
     policy: str = knob(
         "rack",
-        "How bookies are chosen: at random, spread over racks, or spread over regions and racks.",
+        "How the bookies of a ledger are chosen: at random, spread over racks, or spread over regions and racks.",
         choices=("random", "rack", "region"),
         bookkeeper="ensemblePlacementPolicy",
         pulsar="bookkeeperClientRackawarePolicyEnabled",
     )
-    # One rack may burn down: with two, a copy is left.
+    # With copies in two racks, one survives the loss of a rack.
     min_racks_per_write_quorum: int = knob(
         2,
-        "Every entry is written to bookies of at least this many racks, or of as many as the write quorum has bookies.",
+        "Number of racks that each entry must be spread over. A write quorum with fewer bookies than this uses one "
+        "rack for each bookie.",
         at_least=1,
         at_most=255,
         bookkeeper="minNumRacksPerWriteQuorum",
@@ -34,33 +35,35 @@ class PlacementConfig:
     )
     enforce_min_racks: bool = knob(
         False,
-        "Refuse an ensemble that breaks this rule, and use no bookie of unknown rack; otherwise the rule is a wish.",
+        "Refuse to create a ledger that would break `min_racks_per_write_quorum`, and use no bookie whose rack is "
+        "unknown. If false, the rule is only a preference.",
         bookkeeper="enforceMinNumRacksPerWriteQuorum",
         pulsar="bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
     )
     racks: str = knob(
         "",
-        "Racks of bookies as `bookie=rack, …`, a bookie being `host:port`, another bookie id, or a host, and a rack "
-        "`/rack` or `/region/rack`. It goes before what the node /bookies says.",
+        "Racks of bookies as `bookie=rack, …`. A bookie is a `host:port`, a bookie id or a host; a rack is `/rack` or "
+        "`/region/rack`. This setting overrides the metadata node `/bookies`.",
     )
     disk_weight_enabled: bool = knob(
         False,
-        "Prefer bookies with more free disk.",
+        "Prefer bookies with more free disk space.",
         bookkeeper="diskWeightBasedPlacementEnabled",
         pulsar="bookkeeperDiskWeightBasedPlacementEnabled",
     )
     # Without a limit, a new and empty bookie would get nearly every new ledger of the cluster at once.
     disk_weight_max_multiple: int = knob(
         3,
-        "No bookie counts for more than this many times the median of free disk.",
+        "Upper bound of a bookie's weight, as a multiple of the median free disk space. It keeps a new, empty bookie "
+        "from getting nearly all new ledgers.",
         at_least=1,
         at_most=1_000,
         bookkeeper="bookieMaxMultipleForWeightBasedPlacement",
     )
     quarantine_s: int = knob(
         1_800,
-        "A bookie that failed too often gets no new ledgers for this long, unless there are too few others; "
-        "0 turns quarantine off.",
+        "Seconds for which a bookie that failed too often gets no new ledgers, unless too few other bookies exist. 0 "
+        "turns quarantine off.",
         at_least=0,
         at_most=86_400,
         bookkeeper="bookieQuarantineTimeSeconds",
@@ -68,7 +71,7 @@ class PlacementConfig:
     )
     quarantine_errors: int = knob(
         5,
-        "So many failed requests within `quarantine_interval_s` are too often.",
+        "Number of failed requests within `quarantine_interval_s` that puts a bookie in quarantine.",
         at_least=1,
         at_most=100_000,
         bookkeeper="bookieErrorThresholdPerInterval",
@@ -76,7 +79,7 @@ class PlacementConfig:
     )
     quarantine_interval_s: int = knob(
         60,
-        "The time within which failed requests of a bookie are counted.",
+        "Length in seconds of the period in which `quarantine_errors` counts failed requests.",
         at_least=1,
         at_most=86_400,
         bookkeeper="bookieHealthCheckIntervalSeconds",
@@ -89,15 +92,15 @@ class PlacementConfig:
 
 
 def rack_pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """(bookie, rack) of a `racks` setting, in its order."""
+    """Returns the (bookie, rack) pairs of a `racks` setting, in its order."""
     pairs = []
     for item in (item.strip() for item in text.split(",")):
         if not item:
-            continue  # A comma at the end is no mistake worth a message.
+            continue  # A comma at the end is harmless.
         bookie, separator, rack = (part.strip() for part in item.partition("="))
         if not (bookie and separator and rack.strip("/")):
             raise ConfigError(
-                f"placement.racks: {item!r} is not of the form bookie=rack, such as host:3181=/region/rack"
+                f"placement.racks: {item!r} does not have the form bookie=rack, such as host:3181=/region/rack"
             )
         pairs.append((bookie, rack))
     return tuple(pairs)

@@ -1,4 +1,4 @@
-"""Settings of the Pulsar front end: where clients connect, and how much of them is taken on at once."""
+"""Settings of the Pulsar front end: where clients connect, and limits against overload."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from magnetar.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarConfig:
-    """The binary protocol of Pulsar. Brokers may differ in everything but `message_bytes_max`, which clients see."""
+    """Connections of Pulsar clients, which speak Pulsar's binary protocol.
+
+    All brokers of a cluster should have the same `message_bytes_max`, because clients see it. The other values may
+    differ between brokers. Changes need a restart.
+    """
 
     port: int = knob(
-        6650, "Where clients connect. 0: any that is free.", at_least=0, at_most=65_535, pulsar="brokerServicePort"
+        6650, "TCP port for Pulsar clients. 0: any free port.", at_least=0, at_most=65_535, pulsar="brokerServicePort"
     )
     listen_host: str = knob(
         "",
-        "The address to listen on. Empty: every interface if `advertised_host` is set, else only this machine, because "
-        "clients are not asked who they are.",
+        "Address to listen on. Empty: all interfaces if `advertised_host` is set, otherwise only this machine, "
+        "because a broker does not authenticate its clients.",
         pulsar="bindAddress",
     )
     advertised_host: str = knob(
         "",
-        "The name or address that lookups answer with. Empty: what it listens on.",
+        "Host name or address of this broker that clients get from a topic lookup. Empty: the address it listens on.",
         pulsar="advertisedAddress",
     )
     advertised_listeners: str = knob(
         "",
-        "Other addresses of this broker, chosen by the client's listener name: `name:pulsar://host:port`, separated by "
-        "commas.",
+        "Further addresses of this broker as `name:pulsar://host:port`, separated by commas. A client chooses one "
+        "with its listener name.",
         pulsar="advertisedListeners",
     )
 
@@ -40,14 +44,15 @@ class PulsarConfig:
 
     message_bytes_max: int = knob(
         5 * 2**20,
-        "The largest payload of one entry; clients split or refuse what is larger. A bookie's frame must hold it.",
+        "Largest payload of one entry in bytes. Clients split or refuse larger messages, and bookies must accept "
+        "frames of this size.",
         at_least=1024,
         at_most=64 * 2**20,
         pulsar="maxMessageSize",
     )
     expose_broker_entry_metadata: bool = knob(
         False,
-        "Give clients that ask for it the index and the broker's time of each entry.",
+        "Send the index and the broker's timestamp of each entry to clients that ask for them.",
         pulsar="exposingBrokerEntryMetadataToClientEnabled",
     )
 
@@ -55,39 +60,47 @@ class PulsarConfig:
 
     keep_alive_interval_ms: int = knob(
         30_000,
-        "A client that sent nothing for this long is pinged; after twice as long it is gone.",
+        "Milliseconds of silence after which a client is pinged. After twice this time its connection is closed.",
         at_least=10,
         at_most=3_600_000,
         pulsar="keepAliveIntervalSeconds",
     )
     liveness_check_timeout_ms: int = knob(
         5_000,
-        "How long the old connection of a producer or consumer may take to answer a ping when a new one claims its "
-        "name or its Exclusive subscription; it is dead else.",
+        "Milliseconds that a connected client may take to answer a ping when another client claims its producer name "
+        "or its Exclusive subscription. After that, the new client replaces it.",
         at_least=1,
         at_most=600_000,
         pulsar="connectionLivenessCheckTimeoutMillis",
     )
-    # A connection costs its receive buffer: 5,000 idle ones must not hurt the others.
+    # A connection costs a few kilobytes while it is idle.
     connections_max: int = knob(
         20_000,
-        "Connections of clients; further ones are told so and closed.",
+        "Number of client connections that a broker accepts. Further ones get an error and are closed.",
         at_least=1,
         at_most=1_000_000,
         pulsar="brokerMaxConnections",
     )
-    # What one connection may do to the others: this many requests are begun before it is another's turn.
+    # Fairness: this many requests of one connection are started before the next connection's turn.
     requests_per_connection_max: int = knob(
         256,
-        "Requests of one connection that are not answered yet (publishes and acks aside); then it is not read.",
+        "Largest number of unanswered requests of one connection, not counting publishes and acknowledgements. At the "
+        "limit, the broker stops reading from the connection.",
         at_least=1,
         at_most=1_000_000,
     )
+    # Apache has no such limits. A producer costs the broker 0.6 KB and a consumer 1 KB, besides their metadata.
     producers_per_connection_max: int = knob(
-        10_000, "Producers that one connection may have.", at_least=1, at_most=1_000_000
+        100_000,
+        "Number of producers that one connection may have. It bounds the memory that one client can take.",
+        at_least=1,
+        at_most=1_000_000,
     )
     consumers_per_connection_max: int = knob(
-        10_000, "Consumers that one connection may have.", at_least=1, at_most=1_000_000
+        100_000,
+        "Number of consumers that one connection may have. It bounds the memory that one client can take.",
+        at_least=1,
+        at_most=1_000_000,
     )
 
     # --- overload ---
@@ -95,7 +108,8 @@ class PulsarConfig:
     # Apache's limit counts entries, too, and is 1,000: with us one read of a socket may bring some thousands.
     pending_publishes_per_connection_max: int = knob(
         10_000,
-        "Entries of one connection that are not durable yet; then it is not read.",
+        "Largest number of published entries of one connection that are not durable yet. At the limit, the broker "
+        "stops reading from the connection.",
         at_least=1,
         at_most=1_000_000,
         pulsar="maxPendingPublishRequestsPerConnection",
@@ -103,42 +117,60 @@ class PulsarConfig:
     # One write of a cursor answers all that wait: a client that acknowledges faster than disks write is slowed down.
     pending_receipts_per_connection_max: int = knob(
         10_000,
-        "Acknowledgements of one connection that wait for their receipt, which comes when the cursor's write is "
-        "durable; then it is not read.",
+        "Largest number of acknowledgements of one connection that wait for a receipt, which is sent when they are "
+        "stored. At the limit, the broker stops reading from the connection.",
         at_least=1,
         at_most=1_000_000,
     )
     publish_memory_bytes_max: int = knob(
         256 * 2**20,
-        "Bytes of all entries that are not durable yet; then connections that publish are not read.",
+        "Memory in bytes for published entries of all connections that are not durable yet. At the limit, the broker "
+        "stops reading from connections that publish.",
         at_least=2**20,
         at_most=2**40,
         pulsar="maxMessagePublishBufferSizeInMB",
     )
+    # As much as `publish_memory_bytes_max`: frames held back for it have been read in part already.
+    receive_bytes_max: int = knob(
+        256 * 2**20,
+        "Memory in bytes, over all connections, for frames that are incomplete or waiting. At the limit, the broker "
+        "stops reading large incomplete frames until others are finished.",
+        at_least=2**16,
+        at_most=2**40,
+    )
+    frame_timeout_ms: int = knob(
+        30_000,
+        "Milliseconds without further data after which a connection with an incomplete frame is closed.",
+        at_least=10,
+        at_most=3_600_000,
+    )
     lookups_in_progress_max: int = knob(
         50_000,
-        "Lookups of all connections that are not answered yet; further ones are answered `too many requests`.",
+        "Largest number of unanswered topic lookups over all connections. Further lookups are answered with `too many "
+        "requests`.",
         at_least=1,
         at_most=1_000_000,
         pulsar="maxConcurrentLookupRequest",
     )
-    # What a client does not read waits here; deliveries stop long before.
+    # Responses that a client does not read wait in memory; deliveries stop long before.
     unsent_bytes_max: int = knob(
         16 * 2**20,
-        "Answers that wait for a client that does not read them; beyond this it is not read either.",
+        "Largest number of unsent bytes for a client that does not read its responses. At the limit, the broker stops "
+        "reading the client's requests.",
         at_least=2**16,
         at_most=2**30,
     )
     topics_pattern_characters_max: int = knob(
         50,
-        "Longer patterns are not matched by the broker: the client gets all topics and matches itself.",
+        "Length of the longest topic pattern that a broker matches. For a longer pattern, the client gets all topics "
+        "and matches them itself.",
         at_least=1,
         at_most=10_000,
         pulsar="subscriptionPatternMaxLength",
     )
     metadata_bytes_max: int = knob(
         1_024,
-        "Keys and values that a consumer or producer may say about itself.",
+        "Total length of the metadata (keys and values) that a producer or consumer may have.",
         at_least=0,
         at_most=10 * 2**20,
         pulsar="maxConsumerMetadataSize",
@@ -148,7 +180,7 @@ class PulsarConfig:
         check_knobs(self)
         if not self.advertised_host and self.listen_host in ALL_INTERFACES:
             raise ConfigError(
-                f"pulsar.listen_host {self.listen_host} is every interface, which is nowhere to connect to: "
+                f"pulsar.listen_host {self.listen_host} means all interfaces, which no client can connect to: "
                 "set pulsar.advertised_host to the name by which clients reach this machine"
             )
         for name, url in self.listeners():
@@ -164,8 +196,13 @@ class PulsarConfig:
 
     @property
     def reached_at(self) -> str:
-        """The host that clients are told."""
+        """The host that clients connect to."""
         return self.advertised_host or self.listens_on
+
+    def names(self) -> tuple[str, ...]:
+        """The hosts under which clients may know this broker."""
+        hosts = (urlsplit(url).hostname for _, url in self.listeners())
+        return (self.reached_at, *(host for host in hosts if host))
 
     def listeners(self) -> Iterator[tuple[str, str]]:
         """Name and URL of each advertised listener."""
@@ -178,5 +215,5 @@ def _is_listener(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme == "pulsar" and bool(parts.hostname) and bool(parts.port)
-    except ValueError:  # Half a bracket, or a port that is none.
+    except ValueError:  # Half a bracket, or an invalid port.
         return False

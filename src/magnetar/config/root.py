@@ -11,19 +11,18 @@ from magnetar.config.broker import BrokerConfig
 from magnetar.config.cursor import CursorConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.dispatch import DispatchConfig
+from magnetar.config.http import HttpConfig
 from magnetar.config.journal import JournalConfig
 from magnetar.config.knobs import Knob, knobs_of
 from magnetar.config.ledger import LedgerConfig
 from magnetar.config.logging import LoggingConfig
-from magnetar.config.metadata import MetadataConfig
+from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
 from magnetar.config.placement import PlacementConfig
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.schemas import SchemasConfig
-from magnetar.config.sqlite import SqliteConfig
 from magnetar.config.storage import StorageConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
-from magnetar.config.zookeeper import ZooKeeperConfig
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
@@ -47,6 +46,7 @@ class Config:
     topic: TopicConfig = field(default_factory=TopicConfig)
     cursor: CursorConfig = field(default_factory=CursorConfig)
     pulsar: PulsarConfig = field(default_factory=PulsarConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
@@ -76,4 +76,4 @@ KEYS: dict[str, Key] = {
     for section, section_class in SECTIONS.items()
     for key in (Key(section, name, knob) for name, knob in knobs_of(section_class))
 }
-"""`section.key` → what is known about it, in the order of declaration."""
+"""`section.key` → the key, in the order of declaration."""

@@ -1,4 +1,4 @@
-"""Settings of the schema registry, and what topics get that set nothing about schemas."""
+"""Settings of the schema registry, and the default schema policies of topics."""
 
 from __future__ import annotations
 
@@ -14,28 +14,37 @@ STRATEGIES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemasConfig:
-    """All brokers of a cluster should agree in everything here: a topic moves between them."""
+    """The schema registry, and the default schema policies of topics.
+
+    All brokers of a cluster should have the same values, because topics move between brokers. Changes need a restart.
+    """
 
     compatibility: str = knob(
         "FULL",
-        "What a new schema of a topic must be compatible with.",
+        "Compatibility check that a new schema must pass against the existing schemas of its topic.",
         choices=STRATEGIES,
         pulsar="schemaCompatibilityStrategy",
     )
     auto_update: bool = knob(
         True,
-        "A producer or consumer may bring a new schema; if false, only the admin API.",
+        "Allow producers and consumers to add a new schema to a topic. If false, only the admin API can.",
         pulsar="isAllowAutoUpdateSchemaEnabled",
     )
     validation_enforced: bool = knob(
         False,
-        "A producer without a schema may not publish to a topic that has one.",
+        "Refuse producers without a schema on topics that have a schema.",
         pulsar="isSchemaValidationEnforced",
     )
-    definition_bytes_max: int = knob(2**20, "Bytes of one schema's definition.", at_least=1_024, at_most=4 * 2**20)
+    definition_bytes_max: int = knob(
+        2**20, "Largest size in bytes of one schema definition.", at_least=1_024, at_most=4 * 2**20
+    )
     # Each is a ledger to read when a schema is checked against all of them.
     versions_max: int = knob(
-        1_000, "Versions of one topic's schema; then old ones must be deleted first.", at_least=1, at_most=100_000
+        1_000,
+        "Number of schema versions that one topic may have. At the limit, old versions must be deleted before a new "
+        "one is accepted.",
+        at_least=1,
+        at_most=100_000,
     )
 
     def __post_init__(self) -> None:

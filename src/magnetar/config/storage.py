@@ -10,15 +10,16 @@ from magnetar.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
-    """Everything a bookie keeps of ledgers but its journal.
+    """The ledger storage of a bookie: caches, entry logs, index, garbage collection and compaction.
 
-    Per process: bookies may differ. Changes need a restart; files that are there stay readable.
+    Values may differ between bookies. Changes need a restart; existing files stay readable. An *add* is a
+    request to store one entry.
     """
 
     # Two of them: one takes adds while the other is written out. Larger ones make longer runs per ledger in the logs.
     write_cache_bytes_max: int = knob(
         128 * 2**20,
-        "Size of each of the two write caches. A full one is written to an entry log.",
+        "Size in bytes of each of the two write caches. A full write cache is flushed to an entry log.",
         at_least=4096,
         at_most=64 * 2**30,
         bookkeeper="dbStorage_writeCacheMaxSizeMb",
@@ -26,7 +27,7 @@ class StorageConfig:
     # An unflushed entry is in the journal only: this bounds what a restart has to replay when there is little traffic.
     flush_interval_ms: int = knob(
         60_000,
-        "A write cache that is not full is written out after this time.",
+        "Milliseconds after which a write cache is flushed even if it is not full.",
         at_least=1,
         at_most=3_600_000,
         bookkeeper="flushInterval",
@@ -34,7 +35,7 @@ class StorageConfig:
     # Longer than a flush takes on a slow disk, shorter than a client's add timeout.
     max_throttle_ms: int = knob(
         10_000,
-        "Adds wait this long for room while both write caches are full; then they are refused.",
+        "Milliseconds that adds wait for space while both write caches are full. After that, they are refused.",
         at_least=0,
         at_most=600_000,
         bookkeeper="dbStorage_maxThrottleTimeMs",
@@ -43,13 +44,14 @@ class StorageConfig:
     # and writing does not push out of memory what others read.
     log_cached_bytes: int = knob(
         512 * 2**20,
-        "Newest bytes of the entry logs that stay in the kernel's page cache; older ones are read from the device.",
+        "Number of most recently written entry-log bytes that stay in the kernel's page cache. Older data is read "
+        "from the disk.",
         at_least=0,
         at_most=2**50,
     )
     read_cache_bytes_max: int = knob(
         64 * 2**20,
-        "Entries read from logs that are kept for the next reader, and those read ahead.",
+        "Size in bytes of the cache for entries that were read, or read ahead, from entry logs.",
         at_least=0,
         at_most=64 * 2**30,
         bookkeeper="dbStorage_readAheadCacheMaxSizeMb",
@@ -57,63 +59,67 @@ class StorageConfig:
     # Large enough that a disk with seeks is busy reading, small enough that a random read does not wait for it.
     read_ahead_bytes: int = knob(
         256 * 2**10,
-        "A read that misses the caches takes this much from the log.",
+        "Number of bytes to read from an entry log when an entry is in no cache.",
         at_least=0,
         at_most=8 * 2**20,
         bookkeeper="dbStorage_readAheadCacheBatchBytesSize",
     )
-    # Each fetch costs two hand-overs to a thread, whatever its size; who reads in sequence wants all of it.
+    # Each fetch costs two hand-overs to a thread, whatever its size; a sequential reader needs all of it.
     read_ahead_bytes_max: int = knob(
         2 * 2**20,
-        "Up to this much, for a reader that goes on where the last such read ended.",
+        "Largest number of bytes to read from an entry log at once for a sequential reader, which continues where the "
+        "previous read ended.",
         at_least=0,
         at_most=8 * 2**20,
     )
     # The unit of checksum and index: larger ones make the index smaller and random reads dearer.
     block_bytes: int = knob(
         64 * 2**10,
-        "Entries are checksummed and indexed in blocks of about this size.",
+        "Approximate size in bytes of a block: entries are checksummed and indexed block by block.",
         at_least=64,
         at_most=8 * 2**20,
     )
-    # Compaction copies what is alive in a log and deletes the file, so a log is the unit in which room comes back.
+    # Compaction copies the live entries of a log and deletes the file, so room comes back in units of a log.
     log_bytes_max: int = knob(
         1 * 2**30,
-        "An entry log that would exceed this is finished and the next one begun.",
+        "Largest size in bytes of an entry log. When the next block does not fit, a new entry log is started.",
         at_least=4096,
         at_most=4_000_000_000,
         bookkeeper="logSizeLimit",
     )
     open_logs_max: int = knob(
         256,
-        "Entry logs kept open for reading, and so file descriptors.",
+        "Number of entry logs kept open for reading. Each one uses a file descriptor.",
         at_least=1,
         at_most=100_000,
     )
-    # RocksDB refuses writes once it met a full disk, and is opened again when there is room: better not to meet one.
+    # RocksDB refuses writes after the disk was full, and must be opened again: better to stop before that.
     index_reserve_bytes: int = knob(
         64 * 2**20,
-        "Nothing is flushed while the first ledger directory's device has less room than this: it is the index's.",
+        "Free bytes reserved for the index on the device of the first ledger directory. With less free space than "
+        "this, write caches are not flushed.",
         at_least=0,
         at_most=2**40,
     )
-    # A writer that was fenced must stay fenced even if its ledger is deleted meanwhile. A week outlives any pause.
+    # A writer that was fenced must stay fenced even if its ledger is deleted. A week outlives any pause.
     tombstone_days: int = knob(
         7,
-        "A deleted ledger that was fenced is remembered as fenced for this long.",
+        "Days for which a bookie remembers that a deleted ledger was fenced.",
         at_least=7,
         at_most=3650,
     )
     tombstones_max: int = knob(
         1_000_000,
-        "Beyond this many remembered ledgers, further fenced ledgers are deleted only when old ones expire.",
+        "Number of deleted ledgers that a bookie remembers as fenced. At the limit, the fences of further ones are "
+        "kept as if the ledgers still existed, until old ones expire.",
         at_least=1,
         at_most=100_000_000,
     )
     # Every round lists the metadata of all ledgers of the cluster, so it is rare.
     gc_interval_ms: int = knob(
         900_000,
-        "Time between two looks for ledgers that were deleted, and for logs to remove or to compact.",
+        "Milliseconds between two rounds of garbage collection, which removes deleted ledgers and finds entry logs to "
+        "delete or to compact.",
         at_least=1,
         at_most=86_400_000,
         bookkeeper="gcWaitTime",
@@ -121,20 +127,20 @@ class StorageConfig:
     # Each takes a read of the metadata and a synced write of the index: the rest waits for the next round.
     gc_ledgers_max: int = knob(
         10_000,
-        "Ledgers deleted in one round of garbage collection at most.",
+        "Number of ledgers that one round of garbage collection may delete. The others wait for the next round.",
         at_least=1,
         at_most=10_000_000,
     )
     minor_compaction_threshold_percent: int = knob(
         20,
-        "Minor compaction rewrites logs of which less than this is alive; 0 turns it off.",
+        "Minor compaction rewrites entry logs in which less than this percentage is still in use. 0 turns it off.",
         at_least=0,
         at_most=99,
         bookkeeper="minorCompactionThreshold",
     )
     minor_compaction_interval_ms: int = knob(
         3_600_000,
-        "Time between two minor compactions.",
+        "Milliseconds between two minor compactions.",
         at_least=1,
         at_most=2_592_000_000,
         bookkeeper="minorCompactionInterval",
@@ -142,22 +148,22 @@ class StorageConfig:
     # At 80 % a rewrite moves four bytes for each that it frees: worth it once a day, not once an hour.
     major_compaction_threshold_percent: int = knob(
         80,
-        "Major compaction rewrites logs of which less than this is alive; 0 turns it off.",
+        "Major compaction rewrites entry logs in which less than this percentage is still in use. 0 turns it off.",
         at_least=0,
         at_most=99,
         bookkeeper="majorCompactionThreshold",
     )
     major_compaction_interval_ms: int = knob(
         86_400_000,
-        "Time between two major compactions.",
+        "Milliseconds between two major compactions.",
         at_least=1,
         at_most=2_592_000_000,
         bookkeeper="majorCompactionInterval",
     )
-    # A few percent of what a disk can do: a log of 1 GiB takes half a minute, and nobody notices.
+    # A few percent of what a disk can do: a log of 1 GiB takes half a minute, without an effect on clients.
     compaction_bytes_per_s: int = knob(
         32 * 2**20,
-        "Compaction reads logs no faster than this.",
+        "Number of bytes per second that compaction may read from entry logs.",
         at_least=1024,
         at_most=2**40,
         bookkeeper="compactionRateByBytes",
@@ -166,7 +172,12 @@ class StorageConfig:
     def __post_init__(self) -> None:
         check_knobs(self)
         if self.block_bytes > self.write_cache_bytes_max:
-            raise ConfigError("storage: block_bytes exceeds write_cache_bytes_max")
+            raise ConfigError(
+                "storage.block_bytes exceeds storage.write_cache_bytes_max: lower the first or raise the second"
+            )
         major = self.major_compaction_threshold_percent
         if major and self.minor_compaction_threshold_percent > major:
-            raise ConfigError("storage: minor_compaction_threshold_percent exceeds major_compaction_threshold_percent")
+            raise ConfigError(
+                "storage.minor_compaction_threshold_percent exceeds storage.major_compaction_threshold_percent: "
+                "lower the first or raise the second"
+            )

@@ -1,4 +1,4 @@
-"""Settings of a broker's loaded topics: how they are loaded, and how often each is looked after."""
+"""Settings of a broker's periodic work: loading and closing topics, retention, expiry, quotas and sweeps."""
 
 from __future__ import annotations
 
@@ -11,71 +11,78 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
-    """Brokers may differ, and values may change on restart."""
+    """Loading and closing of topics, and the periodic work of a broker.
+
+    Values may differ between brokers. Changes need a restart.
+    """
 
     topic_load_timeout_ms: int = knob(
         60_000,
-        "How long loading a topic may take; a client that waits for it is told to try again.",
+        "Milliseconds that loading a topic may take. After that, waiting clients get an error and try again.",
         at_least=1,
         at_most=3_600_000,
         pulsar="topicLoadTimeoutSeconds",
     )
-    # Each load is a handful of metadata writes and a new ledger; more at once only wait for one another.
+    # Each load is a handful of metadata writes and a new ledger; more loads at once only wait for one another.
     topic_loads_max: int = knob(
         500,
-        "Topics that are loaded at the same time; others wait for their turn.",
+        "Number of topics that are loaded at the same time. Further ones wait.",
         at_least=1,
         at_most=100_000,
         pulsar="maxConcurrentTopicLoadRequest",
     )
     close_timeout_ms: int = knob(
-        30_000, "How long a topic may take to be closed when it is unloaded.", at_least=1, at_most=3_600_000
+        30_000,
+        "Milliseconds that closing a topic may take when it is unloaded. After that, unfinished work is abandoned.",
+        at_least=1,
+        at_most=3_600_000,
     )
     retention_check_s: int = knob(
         120,
-        "How often ledgers that nobody needs any more are looked for.",
+        "Seconds between two searches for ledgers that can be deleted.",
         at_least=1,
         at_most=_DAY_S,
         pulsar="retentionCheckIntervalInSeconds",
     )
     compaction_check_s: int = knob(
         60,
-        "How often topics that have to be compacted are looked for.",
+        "Seconds between two searches for topics that need compaction.",
         at_least=1,
         at_most=_DAY_S,
         pulsar="brokerServiceCompactionMonitorIntervalInSeconds",
     )
     expiry_check_s: int = knob(
         300,
-        "How often messages beyond their time to live are looked for.",
+        "Seconds between two searches for expired messages.",
         at_least=1,
         at_most=_DAY_S,
         pulsar="messageExpiryCheckIntervalInMinutes",
     )
     backlog_quota_check_s: int = knob(
         60,
-        "How often backlogs are compared with their quota.",
+        "Seconds between two checks of backlogs against their quotas.",
         at_least=1,
         at_most=_DAY_S,
         pulsar="backlogQuotaCheckIntervalInSeconds",
     )
     inactive_check_s: int = knob(
         60,
-        "How often topics that nobody uses are looked for.",
+        "Seconds between two searches for unused topics.",
         at_least=1,
         at_most=_DAY_S,
         pulsar="brokerDeleteInactiveTopicsFrequencySeconds",
     )
     staging_sweep_s: int = knob(
         600,
-        "How often staged epochs that were left behind are published, and staged ledgers that nobody wants deleted.",
+        "Seconds between two sweeps of the data that Spark jobs have staged. A sweep publishes what a job has "
+        "committed but not published, and deletes staged ledgers that are no longer needed.",
         at_least=1,
         at_most=_DAY_S,
     )
-    # Longer than any task runs: what is older was given up by everybody.
+    # Longer than any task runs: an older ledger was abandoned.
     staging_ttl_minutes: int = knob(
         1_440,
-        "How old a staged ledger is when it is deleted although its epoch is not done.",
+        "Age in minutes at which a staged ledger is deleted even though its Spark job has not committed it.",
         at_least=1,
         at_most=525_600,
     )

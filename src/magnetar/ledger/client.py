@@ -7,11 +7,12 @@
         async for entry in reader:
             print(entry.entry_id, bytes(entry.payload))
 
-Open:      by default a ledger that its writer left open is recovered: taken from the writer, and closed. With
-           `recover=False` the writer is left alone, and the reader follows what is acknowledged.
-Owns:      the connections, and the writers it made; what is still open when it is closed stays open in the metadata,
-           for somebody to recover. Does not own the metadata store.
-Read next: writer.py, reader.py, recovery.py; docs/ledger-protocol.md
+By default a ledger that its writer left open is recovered when it is opened, which means taken from the writer, and
+closed. With `recover=False` the writer is left alone, and the reader follows what is acknowledged.
+
+The client owns the connections and the writers that it made. A ledger that is still open when the client is closed
+stays open in the metadata, and can be recovered. The client does not own the metadata store.
+Read next: ledger/writing/writer.py, ledger/reading/reader.py, ledger/recovery/recovery.py; docs/ledger-protocol.md
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from typing import Any, Final, Self
 from magnetar.config.root import Config
 from magnetar.errors import BadVersionError, LedgerError, MagnetarError
 from magnetar.ids import BookieId, LedgerId, ledger_id
-from magnetar.ledger.advanced_writer import AdvancedLedgerWriter
-from magnetar.ledger.bookies import Bookies
-from magnetar.ledger.compare_and_set import TRIES_MAX, MetadataParts
-from magnetar.ledger.create import NewLedger, create_ledger
-from magnetar.ledger.keys import LedgerKeys, ledger_keys
-from magnetar.ledger.local_transport import Accept
-from magnetar.ledger.parts import Parts
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.recovery import RecoveryProgress, recover
-from magnetar.ledger.writer import LedgerWriter, WriterListener
+from magnetar.ledger.channels.bookies import Bookies
+from magnetar.ledger.channels.local_transport import Accept
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.metadata.compare_and_set import MetadataContext
+from magnetar.ledger.metadata.keys import LedgerKeys, ledger_keys
+from magnetar.ledger.metadata.lifecycle import NewLedger, create_ledger
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.recovery.recovery import RecoveryProgress, recover
+from magnetar.ledger.writing.advanced_writer import AdvancedLedgerWriter
+from magnetar.ledger.writing.writer import LedgerWriter, WriterListener
 from magnetar.metadata.bookkeeper.id_generator import LedgerIdGenerator
-from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.metadata.bookkeeper.versioned import Versioned
+from magnetar.metadata.compare_and_set import TRIES_MAX
 from magnetar.metadata.store import MetadataStore
 from magnetar.quorum.policies import placement_policy
 from magnetar.quorum.sizes import QuorumSizes
@@ -48,7 +49,7 @@ from magnetar.wire.bookkeeper.digests import DigestType
 
 log = logging.getLogger(__name__)
 
-_TAKE_BACK_S: Final = 5.0  # A caller that is cancelled, or told of an error, waits no longer for the metadata.
+_TAKE_BACK_S: Final = 5.0  # A caller that is cancelled, or gets an error, waits no longer for the metadata.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class ClientStatistics:
 
 
 class LedgerClient:
-    """`async with LedgerClient(...)`, or `start` and `aclose`."""
+    """Is used as `async with LedgerClient(...)`, or with `start` and `aclose`."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class LedgerClient:
         self._ledgers = LedgerMetadataStore(store, paths, entropy)
         self._ids = LedgerIdGenerator(store, paths)
         self.bookies = Bookies(store, config, entropy, local=local)
-        self.parts = Parts(
-            MetadataParts(self._ledgers, store, entropy),
+        self.context = LedgerContext(
+            MetadataContext(self._ledgers, store, entropy),
             self.bookies,
             placement_policy(config.placement, entropy.random),
             config.ledger,
@@ -120,11 +121,12 @@ class LedgerClient:
         deferred_sync: bool = False,
         listener: WriterListener | None = None,
     ) -> LedgerWriter:
-        """A new ledger and its writer.
+        """Creates a ledger and returns its writer.
 
-        Without a write quorum it is the ensemble's size, without an ack quorum a majority of the write quorum.
-        NotEnoughBookiesError; LedgerExistsError if the id that was asked for is taken; WriterFailedError if one of the
-        bookies cannot be reached and nobody may replace it, as with deferred sync.
+        The write quorum is the ensemble's size by default, the ack quorum a majority of the write quorum.
+
+        Raises NotEnoughBookiesError; LedgerExistsError if the requested id is taken; WriterFailedError if a bookie
+        cannot be reached and may not be replaced, as with deferred sync.
         """
         write = ensemble_size if write_quorum is None else write_quorum
         ack = write // 2 + 1 if ack_quorum is None else ack_quorum
@@ -135,15 +137,17 @@ class LedgerClient:
             password=password,
             custom_metadata=custom_metadata or {},
         )
-        parts = self.parts
+        context = self.context
         creating = asyncio.get_running_loop().create_task(
-            create_ledger(new, self.bookies.candidates(), parts.placement, self._ids, parts.metadata),
+            create_ledger(new, self.bookies.candidates(), context.placement, self._ids, context.metadata),
             name="ledger-create",
         )
         try:
-            created = await asyncio.shield(creating)  # If we are cancelled, what it stores has to be taken back.
+            created = await asyncio.shield(
+                creating
+            )  # If this call is cancelled, what the task stores has to be deleted.
             keys = ledger_keys(created.value, password, digest_type)
-            writer = await LedgerWriter.open(created, keys, parts, listener=listener, deferred_sync=deferred_sync)
+            writer = await LedgerWriter.open(created, keys, context, listener=listener, deferred_sync=deferred_sync)
         except BaseException:
             await self._take_back(creating)
             raise
@@ -152,11 +156,12 @@ class LedgerClient:
         return writer
 
     async def next_id(self) -> LedgerId:
-        """For a ledger that is created later, with this `ledger_id`: for whoever must note it before it exists."""
+        """Returns an id to pass as `ledger_id` later, for a caller that must store it before the ledger exists."""
         return await self._ids.next_id()
 
     def _take_back(self, creating: asyncio.Task[Versioned[LedgerMetadata]]) -> asyncio.Future[None]:
-        """Of a ledger that nobody has heard of: it would stay open for ever. Goes on if the caller is cancelled."""
+        """Deletes a ledger that no caller knows, since it would stay open forever. Continues if the caller is
+        cancelled."""
         task = asyncio.get_running_loop().create_task(self._delete_unheard(creating), name="ledger-take-back")
         self._taken_back[task] = None
         task.add_done_callback(lambda task: self._taken_back.pop(task, None))
@@ -175,9 +180,10 @@ class LedgerClient:
                 log.warning("an empty ledger may be left", extra={"ledger_id": ledger_id, "why": repr(error)})
 
     async def create_advanced(self, **choices: Any) -> AdvancedLedgerWriter:
-        """Like `create`, for a caller that chooses the entry ids. Takes the same arguments, but for the listener."""
+        """Works like `create`, for a caller that chooses the entry ids. Takes the same arguments, except the
+        listener."""
         writer = await self.create(**choices)
-        config = self.parts.config
+        config = self.context.config
         return AdvancedLedgerWriter(
             writer, waiting_max=config.adds_in_flight_max, wait_s=config.add_quorum_timeout_ms / 1000
         )
@@ -196,11 +202,11 @@ class LedgerClient:
         recover: bool = True,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
     ) -> LedgerReader:
-        """A reader. The digest type counts only for ledgers of the oldest releases, whose metadata does not say it."""
+        """Returns a reader. The digest type counts only for ledgers of the oldest releases, whose metadata lacks it."""
         stored, keys = await self._known(ledger, password, digest_type)
         if recover:
             stored = await self._recovered(stored, keys, on_progress)
-        return await LedgerReader.open(stored, keys, self.parts)
+        return await LedgerReader.open(stored, keys, self.context)
 
     async def open_no_recovery(
         self, ledger: int, *, password: bytes = b"", digest_type: DigestType = DigestType.CRC32C
@@ -215,7 +221,7 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
     ) -> LedgerMetadata:
-        """Closes the ledger if its writer did not. Returns its metadata."""
+        """Closes the ledger if its writer did not, and returns its metadata."""
         stored, keys = await self._known(ledger, password, digest_type)
         return (await self._recovered(stored, keys, on_progress)).value
 
@@ -225,7 +231,7 @@ class LedgerClient:
         keys: LedgerKeys,
         on_progress: Callable[[RecoveryProgress], None] | None,
     ) -> Versioned[LedgerMetadata]:
-        return stored if stored.value.is_closed else await recover(stored, keys, self.parts, on_progress)
+        return stored if stored.value.is_closed else await recover(stored, keys, self.context, on_progress)
 
     async def _known(
         self, ledger: int, password: bytes, digest_type: DigestType
@@ -236,21 +242,24 @@ class LedgerClient:
     # --- metadata -----------------------------------------------------------------------------------------------------
 
     async def metadata(self, ledger: int) -> LedgerMetadata:
-        """NoSuchLedgerError if there is no such ledger."""
+        """Returns the ledger's metadata, or raises NoSuchLedgerError."""
         return (await self._ledgers.read(ledger_id(ledger))).value
 
     async def delete(self, ledger: int) -> None:
-        """Whoever writes or reads it will fail; bookies give its room back later. NoSuchLedgerError if it is gone."""
+        """Deletes the ledger, or raises NoSuchLedgerError. Its writer and readers will fail; bookies free its space
+        later."""
         for _ in range(TRIES_MAX):
             stored = await self._ledgers.read(ledger_id(ledger))
             try:
                 await self._ledgers.delete(stored.value.ledger_id, stored.version)
-            except BadVersionError:  # Somebody changed it at the same moment; it is to go all the same.
+            except BadVersionError:  # Another client changed it at the same moment; it is deleted anyway.
                 await asyncio.sleep(0)
             else:
                 return
-        raise LedgerError(f"ledger {ledger} changes faster than it can be deleted: try again when nobody writes to it")
+        raise LedgerError(
+            f"ledger {ledger} changes faster than it can be deleted: try again when no client writes to it"
+        )
 
     def list(self) -> AsyncIterator[LedgerId]:
-        """All ledgers of the cluster, ascending by the directories they are in."""
+        """Yields all ledgers of the cluster, ascending by the directories they are in."""
         return self._ledgers.list()

@@ -1,8 +1,9 @@
-"""What every store does alike: check, wait for a usable session, hand over, and say honestly how it ended.
+"""The part that every store has in common: check, wait for a usable session, submit, and report honestly the outcome.
 
-A request that was never handed over fails with MetadataUnavailableError. One that was handed over and not answered in
-time is unknown if it writes, and merely unavailable if it reads. A subclass only carries requests (`_submit`) and moves
-the session.
+Purpose:   a subclass only carries requests (`_submit`) and moves the session. Operations are counted by kind and
+           outcome, with their times, and the session's states.
+Failure:   a request that was never submitted fails with MetadataUnavailableError. One that was submitted and not
+           answered in time is unknown if it writes, and merely unavailable if it reads.
 Read next: local.py, zookeeper/store.py
 """
 
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from prometheus_client import Counter, Histogram
 
 from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import (
@@ -23,25 +26,30 @@ from magnetar.errors import (
     StoreClosedError,
     ValueTooLargeError,
 )
-from magnetar.metadata.observation import StoreObservation
 from magnetar.metadata.paths import ROOT, ancestors_of, check_path
-from magnetar.metadata.requests import Children, Get, Read, Request, Sync, Transact, describe
 from magnetar.metadata.session import Session, SessionState
 from magnetar.metadata.store import (
     ANY_VERSION,
+    Children,
     Create,
     CreateMode,
     Delete,
+    Get,
     MetadataStore,
     Node,
     Operation,
     OperationResult,
     Put,
+    Read,
+    Request,
+    Sync,
+    Transact,
     Watcher,
+    describe,
 )
 from magnetar.runtime.metrics import Metrics
 
-_PARENT_TRIES_MAX = 5  # Parents deleted by others while we create below them: give up after so many rounds.
+_PARENT_TRIES_MAX = 5  # Other clients delete the parents while we create below them: give up after this many rounds.
 
 
 class BaseStore(MetadataStore):
@@ -55,12 +63,12 @@ class BaseStore(MetadataStore):
         self.closed_because = "the metadata store is closed"
 
     def observe(self, metrics: Metrics) -> None:
-        """From now on, what this store does is counted there."""
+        """Counts there what this store does from now on."""
         self._observation = StoreObservation(metrics, self.session)
 
     @abstractmethod
     def _submit(self, request: Request) -> asyncio.Future[Any]:
-        """Hands the request over. The future may be cancelled by a caller that stopped waiting."""
+        """Submits the request. The future may be cancelled by a caller that stopped waiting."""
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> Node | None:
         check_path(path)
@@ -86,7 +94,7 @@ class BaseStore(MetadataStore):
                 await self._make_parents(path)
             else:
                 return made
-        raise NoNodeError(f"the parents of {path} are deleted again and again while it is created")
+        raise NoNodeError(f"the parents of {path} are deleted repeatedly while it is created")
 
     async def _make_parents(self, path: str) -> None:
         for ancestor in ancestors_of(path):
@@ -148,7 +156,7 @@ class BaseStore(MetadataStore):
     async def _carry(self, request: Request) -> Any:
         if self._in_flight >= self._in_flight_max:
             raise MetadataUnavailableError(
-                f"{self._in_flight} metadata operations are waiting already (metadata.operations_in_flight_max)"
+                f"{self._in_flight} metadata operations are already waiting (metadata.operations_in_flight_max)"
             )
         self._in_flight += 1
         try:
@@ -171,7 +179,7 @@ class BaseStore(MetadataStore):
         return await self._submit_and_wait(request, deadline - loop.time())
 
     async def _submit_and_wait(self, request: Request, timeout_s: float) -> Any:
-        """The time limit is a timer of the answer itself: a fraction of what a timeout of the caller's task costs."""
+        """Waits with a timer on the answer itself: a fraction of what a timeout of the caller's task costs."""
         future = self._submit(request)
         timer = asyncio.get_running_loop().call_later(timeout_s, self._on_late, future, request)
         try:
@@ -190,8 +198,54 @@ class BaseStore(MetadataStore):
         return MetadataUnavailableError(f"{waited} (session {self.session.state.value})")
 
 
+class StoreObservation:
+    """Counts each operation as it ends, as they are few. Looking a labelled counter up costs more than counting, so
+    each is looked up once: kinds and outcomes are our own classes, and few."""
+
+    def __init__(self, metrics: Metrics, session: Session) -> None:
+        self._operations = metrics.counter(
+            "magnetar_metadata_operations_total",
+            "Operations on the metadata store that ended, by kind and by outcome: ok or the name of the error.",
+            ("operation", "outcome"),
+        )
+        self._seconds = metrics.histogram(
+            "magnetar_metadata_operation_seconds",
+            "From the call to the answer, waiting for a lost connection included.",
+            ("operation",),
+        )
+        self._counts: dict[tuple[type[Request], type[BaseException] | None], Counter] = {}
+        self._times: dict[type[Request], Histogram] = {}
+        self._changes = metrics.counter(
+            "magnetar_metadata_session_changes_total", "Times a session came into this state.", ("state",)
+        )
+        self._stop: tuple[Callable[[], None], ...] = (
+            metrics.gauge_callback(
+                "magnetar_metadata_sessions_usable",
+                "Sessions that can be used now; the others are disconnected or expired.",
+                lambda: float(session.state.is_usable),
+            ),
+            session.listen(self._on_state),
+        )
+
+    def finished(self, request: Request, error: BaseException | None, seconds: float) -> None:
+        kind, outcome = type(request), None if error is None else type(error)
+        count = self._counts.get((kind, outcome))
+        if count is None:
+            name = "ok" if outcome is None else outcome.__name__
+            count = self._counts[kind, outcome] = self._operations.labels(kind.__name__.lower(), name)
+            self._times.setdefault(kind, self._seconds.labels(kind.__name__.lower()))
+        count.inc()
+        self._times[kind].observe(seconds)
+
+    def _on_state(self, state: SessionState) -> None:
+        self._changes.labels(state.value).inc()
+        if state is SessionState.CLOSED:
+            for stop in self._stop:
+                stop()
+
+
 def unanswered(request: Request) -> MetadataUnavailableError | OutcomeUnknownError:
-    """The error for a request that was handed over when the connection was lost."""
+    """Returns the error for a request that was submitted when the connection was lost."""
     if isinstance(request, Read):
         return MetadataUnavailableError(f"{describe(request)}: the connection was lost before the answer came")
     return OutcomeUnknownError(f"{describe(request)}: the connection was lost; it may or may not have been done")

@@ -1,8 +1,8 @@
 """A cache of nodes that is never knowingly wrong: an entry lives only while its watch does.
 
 Invariant: an entry is dropped when its watch fires, whatever the reason: the node changed, the connection was lost, or
-           the session expired. A read that was under way when that happened is handed to its caller but not kept.
-Bound:     `entries_max`; the entry that was not used for longest goes first.
+                      the session expired. A read in progress at that moment is returned to its caller but not kept.
+           Limits:    `entries_max`; the entry that was not used for longest is dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CacheStatistics:
 
 
 class _Entry:
-    """A value being read or held; `valid` turns false when its watch fires, even before the value is here."""
+    """A value being read or held; `valid` turns false when its watch fires, even before the value has arrived."""
 
     __slots__ = ("reading", "valid", "value")
 
@@ -55,12 +55,12 @@ class MetadataCache:
         return await self._through(("value", path), lambda watch: self._store.get(path, watch=watch))
 
     async def children(self, path: str) -> list[str]:
-        """As the store's `children`; the list is the caller's own."""
+        """As the store's `children`; the list belongs to the caller."""
         names = await self._through(("children", path), lambda watch: self._store.children(path, watch=watch))
         return list(names)
 
     def drop(self, path: str) -> None:
-        """For a writer that wants to read its own change at once."""
+        """Drops an entry, for a writer that wants to read its own change at once."""
         for kind in ("value", "children"):
             if entry := self._entries.pop((kind, path), None):
                 entry.valid = False
@@ -85,7 +85,7 @@ class MetadataCache:
         else:
             self._hits += 1
             self._entries.move_to_end(key)
-        if entry.reading is not None:  # One read serves everybody who asks meanwhile.
+        if entry.reading is not None:  # One read serves all callers that ask during it.
             return cast("T", await asyncio.shield(entry.reading))
         return cast("T", entry.value)
 
@@ -102,7 +102,7 @@ class MetadataCache:
     def _end(self, key: tuple[str, str], entry: _Entry, done: asyncio.Task[Any]) -> None:
         entry.reading = None
         if done.cancelled() or done.exception() is not None:
-            entry.valid = False  # Whoever waits gets the error; the next caller reads again.
+            entry.valid = False  # The waiting callers get the error; the next caller reads again.
         else:
             entry.value = done.result()
         if not entry.valid and self._entries.get(key) is entry:

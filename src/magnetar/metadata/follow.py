@@ -1,7 +1,8 @@
 """Following a node: its present state, and then every later one, without a gap.
 
-States may be skipped when changes come faster than they are taken, never the last one. A lost connection or session
-only delays: the state is read again when the session is usable. The stream ends when its owner closes it or the store.
+Invariant: states may be skipped when changes come faster than they are read, never the last one. A lost connection or
+           session only delays: the state is read again when the session is usable. The stream ends when its owner
+           closes it or the store.
 
     async with aclosing(follow_value(store, "/bookies")) as states:
         async for node in states: ...
@@ -24,7 +25,7 @@ _UNREAD = object()
 
 
 def follow_value(store: MetadataStore, path: str) -> AsyncGenerator[Node | None, None]:
-    """The node, or None while there is none."""
+    """Yields the node, or None while it does not exist."""
 
     async def read(watch: Watcher) -> Node | None:
         return await store.get(path, watch=watch)
@@ -33,7 +34,7 @@ def follow_value(store: MetadataStore, path: str) -> AsyncGenerator[Node | None,
 
 
 def follow_children(store: MetadataStore, path: str) -> AsyncGenerator[list[str] | None, None]:
-    """The sorted names below the node, or None while there is no such node."""
+    """Yields the sorted names below the node, or None while it does not exist."""
 
     async def read(watch: Watcher) -> list[str] | None:
         while True:

@@ -1,11 +1,11 @@
 """The local stores, memory and SQLite: one server object in this process, and a store per session.
 
-Order:     requests of all sessions form one queue. What waits is taken as one batch, run by the engine in one go
-           (for SQLite one transaction and one sync), and only when that is durable are watches fired and callers told.
-Sessions:  live as long as their store is connected. A store cut off for longer than the session timeout is
-           expired here, and learns of it when it is back.
-Faults:    a store's `Link` decides what becomes of each request on its way; production never breaks one, the simulator
-           and the contract suite do.
+Order:     requests of all sessions form one queue. All that wait are taken as one batch, which the engine runs at once
+           (for SQLite one transaction and one sync); only when that is durable, watches are fired and callers answered.
+           A session lives as long as its store is connected. A store that is cut off for longer than the session
+           timeout is expired here, and learns it when it is connected again.
+Failure:   a store's `Link` decides the fate of each request; production never breaks one, the simulator and the
+           contract suite do.
 Read next: tree.py (the rules), memory.py, sqlite/engine.py
 """
 
@@ -22,12 +22,12 @@ from typing import Any, TypeAlias
 from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import MetadataError, MetadataUnavailableError, OutcomeUnknownError
 from magnetar.metadata.base import BaseStore, unanswered
-from magnetar.metadata.requests import Children, Get, Request, Sync, Transact, Write
 from magnetar.metadata.session import Session, SessionState
-from magnetar.metadata.store import WatchEvent
+from magnetar.metadata.store import Children, Get, Request, Sync, Transact, WatchEvent, Write
 from magnetar.metadata.tree import Tree
 from magnetar.metadata.watches import WatchTable
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
+from magnetar.runtime.uncancelled import ignore_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ Work: TypeAlias = Request | EndSession
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request on behalf of one session; everything an engine needs."""
+    """One request for one session; everything an engine needs."""
 
     work: Work
     session_id: int
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a job: a result or an error, and the changes it made."""
+    """The outcome of a job: a result or an error, and the changes it made."""
 
     result: Any
     error: MetadataError | None
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Engine(ABC):
-    """Runs batches in order, one at a time; returns when what they changed is durable."""
+    """Runs batches in order, one at a time; returns when their changes are durable."""
 
     @abstractmethod
     async def run(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -101,7 +101,7 @@ class Fate(enum.Enum):
 
 
 class Link:
-    """The way between a store and its server. This one never breaks."""
+    """The connection between a store and its server. This one never breaks."""
 
     def fate(self, request: Request) -> Fate:
         del request
@@ -134,7 +134,7 @@ class LocalStore(BaseStore):
         self._waiting.pop(future, None)
 
     def fail_waiting(self) -> None:
-        """The connection is gone: nobody will answer what is on its way."""
+        """Fails the requests in flight: the connection is lost, and no answer will come."""
         waiting, self._waiting = self._waiting, {}
         for future, request in waiting.items():
             if not future.done():
@@ -166,7 +166,7 @@ class LocalServer:
         return store
 
     def adopt(self, store: LocalStore) -> None:
-        """The server looks after the store's session from now on."""
+        """Watches the store's session from now on."""
         self._stores[store.session.id] = store
 
     def new_session_id(self) -> int:
@@ -182,9 +182,9 @@ class LocalServer:
         self._wake.set()
 
     def enqueue_unheard(self, job: Job) -> asyncio.Future[Any]:
-        """For a request whose sender may not hear the answer; an error is then nobody's."""
+        """Queues a request whose sender may not wait for the answer; an error is then ignored."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future.add_done_callback(ignore_outcome)
         self.enqueue(job, future, None)
         return future
 
@@ -203,7 +203,7 @@ class LocalServer:
             self._fail(batch, error)
         except MetadataError as error:
             self._break(batch, error)
-        except Exception as error:  # A broken invariant stops the server, loudly, and leaves nobody waiting.
+        except Exception as error:  # A broken invariant stops the server, loudly, and leaves no caller waiting.
             self._break(batch, OutcomeUnknownError(f"the metadata engine failed: {error!r}"))
             raise
         else:
@@ -234,7 +234,7 @@ class LocalServer:
                 future.set_exception(MetadataUnavailableError(str(error)) if unknown else error)
 
     def _break(self, batch: list[tuple[Job, asyncio.Future[Any], LocalStore | None]], error: MetadataError) -> None:
-        """The engine cannot go on: this batch ends as the error says, everything after it was not done."""
+        """Stops the server: this batch ends with the error, everything after it was not done."""
         self._fail(batch, error)
         self._broken = MetadataUnavailableError(f"the metadata store has stopped after: {error}")
         waiting, self._queue = self._queue, []
@@ -248,7 +248,7 @@ class LocalServer:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     def cut(self, store: LocalStore) -> None:
-        """The store loses its connection; its session lives on until the timeout."""
+        """Cuts the store's connection; its session lives until the timeout."""
         if not store.session.state.is_usable:
             return
         loop = asyncio.get_running_loop()
@@ -258,7 +258,7 @@ class LocalServer:
         self._watches.interrupt(store.session.id)
 
     def mend(self, store: LocalStore) -> None:
-        """The store has its connection again: the same session, or a new one if the old is over."""
+        """Restores the store's connection: the same session, or a new one if the old has ended."""
         if self._broken is not None or store.session.state is not SessionState.DISCONNECTED:
             return
         if timer := self._expiry.pop(store.session.id, None):
@@ -268,14 +268,14 @@ class LocalServer:
             self._renew(store)
 
     def cut_and_mend(self, store: LocalStore) -> None:
-        """A connection that breaks once and comes back in the next turn of the loop, as if it were a TCP reset."""
+        """Breaks the connection once and restores it in the next turn of the loop, like a TCP reset."""
         loop = asyncio.get_running_loop()
         loop.call_soon(self.cut, store)
         loop.call_soon(self.mend, store)
 
     async def expire(self, store: LocalStore) -> None:
-        """Ends the session as if it had been silent for too long; the store gets a new one, and at once: what it asked
-        for behind the end would be done for a session that nobody ends any more."""
+        """Ends the session as if it had been silent for too long. The store gets a new one at once: requests after the
+        end would otherwise be done for a session that is never ended."""
         ended = self._end(store.session.id)
         if timer := self._expiry.pop(store.session.id, None):
             timer.cancel()
@@ -310,7 +310,7 @@ class LocalServer:
                 # A broken engine forgets its sessions when it is opened again.
                 with contextlib.suppress(MetadataError, TimeoutError):
                     async with asyncio.timeout(self.config.operation_timeout_ms / 1000):
-                        await self._end(session_id)  # Behind all that the session asked for, which is answered first.
+                        await self._end(session_id)  # After all requests of the session, which are answered first.
         finally:
             store.fail_waiting()
 

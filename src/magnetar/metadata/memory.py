@@ -12,13 +12,13 @@ from magnetar.metadata.local import Engine, Job, LocalServer, Outcome, run_job
 from magnetar.metadata.paths import ROOT, name_of, parent_of
 from magnetar.metadata.store import Node
 from magnetar.metadata.tree import NodeTable, Tree
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 
-GROUP_OPERATIONS_MAX = 1_000  # As many requests are answered in one turn of the loop, so that others get theirs.
+GROUP_OPERATIONS_MAX = 1_000  # This many requests are answered in one turn of the loop; then other tasks run.
 
 
 class MemoryTable(NodeTable):
-    """Dictionaries, with an undo list while a savepoint is open."""
+    """Keeps nodes in dictionaries, with an undo list while a savepoint is open."""
 
     def __init__(self, now_ms: int) -> None:
         self._nodes: dict[str, Node] = {ROOT: Node(b"", 0, now_ms, now_ms)}
@@ -111,7 +111,7 @@ class MemoryEngine(Engine):
         return [run_job(self._tree, job, now_ms) for job in jobs]
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Does nothing."""
 
 
 class MemoryServer(LocalServer):

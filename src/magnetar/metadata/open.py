@@ -1,8 +1,8 @@
-"""From a URL to a connected store.
+"""Opens the store that a URL names.
 
-memory:                        nothing is kept; a tree of this process alone
-sqlite:PATH                    one file, one process, durable: the embedded default
-zk://h1:2181,h2:2181/chroot    ZooKeeper, any number of servers; the chroot is made if it is missing
+Format:    memory:                        nothing is kept; a tree of this process alone
+           sqlite:PATH                    one file, one process, durable: the embedded default
+           zk://h1:2181,h2:2181/chroot    ZooKeeper, any number of servers; a missing chroot is made
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMS = "memory:, sqlite:PATH or zk://host:2181,host:2181/chroot"
 
 
 async def open_store(config: Config, runtime: Runtime, metrics: Metrics | None = None) -> MetadataStore:
-    """A new session, connected. ConfigError for a URL that is not one, MetadataError when the store is not there."""
+    """Connects a new session. Raises ConfigError for an invalid URL, MetadataError when the store cannot be reached."""
     store = await _open(config, runtime)
     if metrics is not None:
         store.observe(metrics)
@@ -35,7 +35,7 @@ async def _open(config: Config, runtime: Runtime) -> BaseStore:
         case "memory" if not rest:
             return _own(MemoryServer(runtime.entropy, config.metadata))
         case "sqlite" if rest:
-            from magnetar.metadata.sqlite.engine import open_sqlite_server  # Only when it is used.
+            from magnetar.metadata.sqlite.engine import open_sqlite_server  # Imported only when it is used.
 
             return _own(await open_sqlite_server(rest, runtime, config.metadata, config.sqlite))
         case "zk":
@@ -52,7 +52,7 @@ def _own(server: LocalServer) -> BaseStore:
 
 
 class OwningStore(LocalStore):
-    """The only session of its server, which ends with it."""
+    """The only session of its server; closing it closes the server."""
 
     async def aclose(self) -> None:
         await self._server.aclose()

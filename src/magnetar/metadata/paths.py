@@ -8,8 +8,8 @@ from magnetar.errors import InvalidPathError
 
 ROOT = "/"
 
-# What ZooKeeper refuses: control characters, surrogates and private use, the specials block, and so (its server sees
-# them as surrogates) everything beyond the basic plane.
+# Characters that ZooKeeper refuses: control characters, surrogates and private use, the specials block, and everything
+# beyond the basic plane, which its server sees as surrogates.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
@@ -42,7 +42,7 @@ def join(parent: str, name: str) -> str:
 
 
 def ancestors_of(path: str) -> list[str]:
-    """The proper ancestors below the root, outermost first."""
+    """Returns the proper ancestors below the root, outermost first."""
     found = []
     while path != ROOT and (path := parent_of(path)) != ROOT:
         found.append(path)

@@ -1,10 +1,10 @@
 """A session with a metadata store: the lifetime of ephemeral nodes, as explicit states.
 
-States:    CONNECTED → DISCONNECTED → CONNECTED            the same session; ephemeral nodes are still there
-           any → EXPIRED → REESTABLISHED                   a new session took its place; ephemeral nodes are gone
-           any → CLOSED                                    ended by its owner or a broken store; nothing follows
+Order:     CONNECTED → DISCONNECTED → CONNECTED    the same session; ephemeral nodes still exist
+           any → EXPIRED → REESTABLISHED           a new session took its place; ephemeral nodes are deleted
+           any → CLOSED                            ended by its owner or a broken store; nothing follows
 Invariant: every change reaches every listener once, in order, on the event loop; the state is already changed when a
-           listener is called. While DISCONNECTED nobody can know whether the session still lives.
+           listener is called. While DISCONNECTED, it is unknown whether the session still lives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEXT: dict[SessionState, frozenset[SessionState]] = {
 
 
 class Session:
-    """What users watch; the store that owns it moves it."""
+    """The session as users watch it; the store that owns it moves it."""
 
     def __init__(self, session_id: int, timeout_ms: int, state: SessionState = SessionState.CONNECTED) -> None:
         self.id = session_id
@@ -71,7 +71,7 @@ class Session:
         return self.state
 
     def move(self, state: SessionState, *, session_id: int | None = None) -> None:
-        """For the store only. A new session id comes with REESTABLISHED."""
+        """Changes the state; only the store calls it. A new session id comes with REESTABLISHED."""
         if state is self.state:
             return
         assert state in _NEXT[self.state], f"a session cannot go from {self.state.value} to {state.value}"

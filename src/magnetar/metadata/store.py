@@ -1,14 +1,15 @@
-"""The metadata store as its users see it: a tree of versioned nodes, with sessions and watches.
+"""The metadata store as its users see it: a tree of versioned nodes, with sessions and watches; and its requests.
 
-Model:     ZooKeeper's. A node has a value, a version that grows by one with every put, and children. An ephemeral node
-           lives as long as the session that made it. A sequential node gets a ten-digit number that only grows.
-Promise:   an operation raises `OutcomeUnknownError` when it may or may not have been done, and any other error only
-           when it was not done. Changes made through one store are seen in their order; a read may be behind what
-           another client wrote until `sync` was awaited.
-Watches:   one-shot. A read that is given a watcher arms it in the same instant, so that no change falls between the
+Purpose:   ZooKeeper's model. A node has a value, a version that grows by one with every put, and children. An ephemeral
+           node lives as long as the session that made it. A sequential node gets a ten-digit number that only grows.
+           Requests are values, so that a link can lose one or carry it to any kind of store.
+Invariant: an operation raises `OutcomeUnknownError` when it may or may not have been done, and any other error only
+           when it was not done.
+Order:     changes made through one store are seen in their order; a read may not show another client's latest writes
+           until `sync` was awaited. States of a session are delivered in order to every listener (`session.py`).
+           Watches are one-shot. A read with a watcher arms it in the same instant, so that no change falls between the
            two. The watcher is called once, on the event loop: for a change, or with INTERRUPTED when the connection or
-           the session was lost and changes may be missed from here on. `follow.py` turns this into a stream.
-Sessions:  states are delivered in order, on the event loop, to every listener (`session.py`).
+           the session was lost and changes may be missed from then on. `follow.py` turns this into a stream.
 Read next: local.py (memory, SQLite), zookeeper/store.py; magnetar/testing/contracts/metadata_store.py
 """
 
@@ -23,19 +24,19 @@ from typing import Self, TypeAlias
 from magnetar.metadata.session import Session
 
 ANY_VERSION = -1
-"""Given as the expected version: do it whatever the version is."""
+"""Given as the expected version: any version is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a read returns: a value and what the store knows about it."""
+    """The result of a read: a value and what the store knows about it."""
 
     value: bytes
     version: int
     created_ms: int
     modified_ms: int
     owner: int = 0
-    """Id of the session an ephemeral node belongs to; 0 for a persistent node."""
+    """The id of the session an ephemeral node belongs to; 0 for a persistent node."""
 
 
 class CreateMode(enum.Enum):
@@ -92,7 +93,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Only in a transaction: the node exists and has this version."""
+    """Requires that the node exists and has this version; only in a transaction."""
 
     path: str
     version: int = ANY_VERSION
@@ -110,11 +111,13 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def get(self, path: str, *, watch: Watcher | None = None) -> Node | None:
-        """The node, or None. The watcher hears of CREATED, CHANGED and DELETED, also when there is no node yet."""
+        """Returns the node, or None. The watcher sees CREATED, CHANGED and DELETED, also when the node does not exist
+        yet."""
 
     @abstractmethod
     async def children(self, path: str, *, watch: Watcher | None = None) -> list[str]:
-        """Sorted names. No node: NoNodeError, and nothing is watched. The watcher hears of CHILDREN and DELETED."""
+        """Returns sorted names. NoNodeError: the node is missing, and not watched. The watcher sees CHILDREN and
+        DELETED."""
 
     @abstractmethod
     async def create(
@@ -132,19 +135,53 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def transact(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """All operations in one step, or none of them and TransactionFailedError."""
+        """Does all operations in one step, or none of them and raises TransactionFailedError."""
 
     @abstractmethod
     async def sync(self) -> None:
-        """After this, reads see everything that any client was told is done before the call."""
+        """Makes later reads see every change that was confirmed to any client before the call."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Ends the session and with it its ephemeral nodes. What was handed over before is still answered, or unknown;
-        what waits for a connection fails with StoreClosedError."""
+        """Ends the session and with it its ephemeral nodes. Requests that were sent are still answered, or unknown;
+        requests that wait for a connection fail with StoreClosedError."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    path: str
+    watch: Watcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    path: str
+    watch: Watcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Reads everything that is done so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    operations: tuple[Operation, ...]
+
+
+Read: TypeAlias = Get | Children | Sync
+Write: TypeAlias = Create | Put | Delete | Transact
+Request: TypeAlias = Read | Write
+
+
+def describe(request: Request) -> str:
+    """Returns the request without its value, for messages."""
+    name = type(request).__name__.lower()
+    path = getattr(request, "path", "")
+    return f"{name} {path}".strip()

@@ -1,9 +1,10 @@
 """The rules of the tree, pure: what an operation does to a table of nodes, and which watches it concerns.
 
-Invariant: an operation either raises before it changed a node, or is done whole; a refused sequential create may burn
+Invariant: an operation either raises before it changed a node, or is done whole; a refused sequential create may use up
            a number. A transaction is undone by the table's savepoint.
-Events:    a change names its node (CREATED, CHANGED, DELETED) and, when a name came or went, its parent (CHILDREN).
-Read next: local.py (sessions and watches above these rules), memory.py and sqlite/table.py (the two tables)
+Order:     a change gives an event for its node (CREATED, CHANGED, DELETED) and, when a name was added or removed, for
+           its parent (CHILDREN).
+Read next: local.py (sessions and watches above these rules), memory.py and metadata/sqlite/engine.py (the two tables)
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ SEQUENCE_DIGITS = 10
 
 
 class NodeTable(Protocol):
-    """Where the nodes are. The root is always there."""
+    """The table of nodes. The root always exists."""
 
     def find(self, path: str) -> Node | None: ...
     def insert(self, path: str, node: Node) -> None: ...
     def update(self, path: str, node: Node) -> None: ...
     def remove(self, path: str) -> None: ...
     def children(self, path: str) -> list[str]:
-        """Sorted names."""
+        """Returns sorted names."""
         ...
 
     def has_children(self, path: str) -> bool: ...
     def owned_by(self, session_id: int) -> list[str]:
-        """Sorted paths of a session's ephemeral nodes."""
+        """Returns the sorted paths of a session's ephemeral nodes."""
         ...
 
     def next_sequence(self, path: str) -> int:
@@ -67,7 +68,7 @@ class NodeTable(Protocol):
 
 @dataclass(slots=True)
 class Tree:
-    """One operation at a time, on behalf of a session."""
+    """Does one operation at a time, for a session."""
 
     table: NodeTable
 
@@ -107,7 +108,7 @@ class Tree:
         return self.table.children(path)
 
     def end_session(self, session_id: int, events: list[WatchEvent]) -> None:
-        """Removes what the session owned."""
+        """Removes the session's ephemeral nodes."""
         for path in self.table.owned_by(session_id):
             self._remove(path, events)
 
@@ -156,5 +157,5 @@ class Tree:
     def _find_version(self, path: str, version: int) -> Node:
         node = self._find(path)
         if version not in (ANY_VERSION, node.version):
-            raise BadVersionError(f"{path} has version {node.version}, not {version}: it was changed meanwhile")
+            raise BadVersionError(f"{path} has version {node.version}, not {version}: it was changed since")
         return node

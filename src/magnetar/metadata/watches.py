@@ -1,4 +1,4 @@
-"""Armed watches of the local stores: who is to be told about which path."""
+"""Armed watches of the local stores: which watchers to call for which path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Armed:
 
 
 class WatchTable:
-    """One-shot watches by path. A value watch hears of its node, a children watch also of names below it."""
+    """One-shot watches by path. A value watch fires for its node, a children watch also for names below it."""
 
     def __init__(self) -> None:
         self._value: dict[str, list[_Armed]] = {}
@@ -35,7 +35,7 @@ class WatchTable:
                     call_watcher(armed.watcher, event)
 
     def interrupt(self, session: int) -> None:
-        """The session can no longer be told of changes: its watches end."""
+        """Ends the session's watches, as it cannot receive changes any more."""
         for table in (self._value, self._children):
             for path in list(table):
                 mine = [armed for armed in table[path] if armed.session == session]
@@ -59,7 +59,7 @@ class WatchTable:
 
 
 def call_watcher(watcher: Watcher, event: WatchEvent) -> None:
-    """A watcher that fails is its owner's bug: it is reported, and the others are still called."""
+    """Calls the watcher. One that fails is its owner's bug: it is reported, and the others are still called."""
     try:
         watcher(event)
     except Exception as error:

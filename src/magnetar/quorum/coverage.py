@@ -1,11 +1,11 @@
-"""Coverage: when answers of some bookies say something about all of them.
+"""Coverage: when answers of some bookies are enough to decide for all of them.
 
-Ensemble:  every write set has fewer than Qa bookies that did not answer. Then no add can reach Qa among the silent,
-           so a fence that got this far holds; and each acknowledged entry is known to somebody who answered.
-           E − Qa + 1 answers always suffice. "No such entry" and "no such ledger" are answers.
-Absence:   Qw − Qa + 1 bookies of one write set say that they do not have the entry: fewer than Qa are left, so it was
-           never acknowledged, and as they are fenced it never will be.
-Three:     COVERED, IMPOSSIBLE (not even if all others answer), PENDING. Who meets IMPOSSIBLE stops and never guesses.
+Invariant: an ensemble is covered if every write set has fewer than Qa bookies that did not answer. Then no add can
+           reach Qa among the silent ones, so a fence that got this far holds; and each acknowledged entry is known to
+           a bookie that answered. E − Qa + 1 answers always suffice. "No such entry" and "no such ledger" are answers.
+           An entry is absent if Qw − Qa + 1 bookies of its write set answer that they do not have it: fewer than Qa are
+           left, so it was never acknowledged, and as they are fenced it never will be.
+Failure:   IMPOSSIBLE means that not even all other answers would suffice; the caller stops and never guesses.
 Read next: docs/quorum.md
 """
 
@@ -30,14 +30,15 @@ class Meaning(enum.Enum):
     PRESENT = "present"
     ABSENT = "absent"
     NOTHING = "nothing"
-    """It failed: the entry may or may not be there."""
+    """The read failed: the entry may or may not exist."""
 
 
 _MEANINGS = {Code.EOK: Meaning.PRESENT, Code.ENOENTRY: Meaning.ABSENT, Code.ENOLEDGER: Meaning.ABSENT}
 
 
 def meaning_of(code: Code) -> Meaning:
-    """Of a read's code. PRESENT holds only if the entry's digest does: a damaged entry says NOTHING.
+    """Returns the meaning of a read's code. PRESENT holds only if the entry's digest does: a damaged entry says
+    NOTHING.
 
     A time-out, a lost connection, a bookie in limbo, a refusal: none of them is a "no".
     """
@@ -48,13 +49,13 @@ def meaning_of(code: Code) -> Meaning:
 
 
 def ensemble_coverage(sizes: QuorumSizes, answered: int, failed: int) -> Coverage:
-    """From the positions, as bits, that answered and that will not answer any more."""
+    """Decides from the positions, as bits, that answered and that will not answer any more."""
     silent = ~answered
     lost = failed & silent
     masks = write_set_masks(sizes.ensemble, sizes.write)
-    if all((mask & silent).bit_count() < sizes.ack for mask in masks):
+    if not any(sizes.is_acknowledged(mask & silent) for mask in masks):
         return Coverage.COVERED
-    if any((mask & lost).bit_count() >= sizes.ack for mask in masks):
+    if any(sizes.is_acknowledged(mask & lost) for mask in masks):
         return Coverage.IMPOSSIBLE
     return Coverage.PENDING
 
@@ -69,18 +70,14 @@ class EnsembleCoverage:
         self._failed = 0
 
     def on_answer(self, position: int) -> Coverage:
-        """It answered, whether with an entry, "no such entry" or "no such ledger". After a failure it still counts."""
+        """Notes an answer: an entry, "no such entry" or "no such ledger". After a failure it still counts."""
         self._answered |= 1 << position
         return self._decide()
 
     def on_failure(self, position: int) -> Coverage:
-        """It will not answer any more. What it answered before stays true."""
+        """Notes that the bookie will not answer any more. Its earlier answer stays true."""
         self._failed |= 1 << position
         return self._decide()
-
-    def on_code(self, position: int, code: Code) -> Coverage:
-        """A fence whose entry is damaged was a fence nevertheless, so the code alone decides."""
-        return self.on_failure(position) if meaning_of(code) is Meaning.NOTHING else self.on_answer(position)
 
     def _decide(self) -> Coverage:
         self.state = ensemble_coverage(self._sizes, self._answered, self._failed)
@@ -91,21 +88,21 @@ class EnsembleCoverage:
 
 
 def absence_coverage(sizes: QuorumSizes, absent: int, others: int) -> Coverage:
-    """From how many of the write set lack the entry, and how many have it or will not answer any more."""
+    """Decides from how many of the write set lack the entry, and how many have it or will not answer any more."""
     if absent >= sizes.absence:
         return Coverage.COVERED
     return Coverage.IMPOSSIBLE if sizes.write - others < sizes.absence else Coverage.PENDING
 
 
 class Recovered(enum.Enum):
-    """What recovery knows of one entry."""
+    """What recovery knows about one entry."""
 
     FOUND = "found"
     """One bookie has it. It may have been acknowledged, so it is kept and written to the whole write set."""
     ABSENT = "absent"
-    """Certainly not acknowledged: the ledger ends before it."""
+    """It was certainly not acknowledged: the ledger ends before it."""
     UNKNOWN = "unknown"
-    """Everybody was heard or lost, and it is neither. Recovery ends without changing anything."""
+    """All bookies answered or failed, and neither holds. Recovery ends without changing anything."""
     PENDING = "pending"
 
 
@@ -123,7 +120,7 @@ class RecoveryRead:
         self._failed = 0
 
     def on_answer(self, position: int, meaning: Meaning) -> Recovered:
-        """A later answer of the same bookie replaces a failure; a "no" is a promise and stays."""
+        """Notes an answer. A later answer of the same bookie replaces a failure; a "no" is a promise and stays."""
         assert (position - self._entry_id) % self._sizes.ensemble < self._sizes.write, "not in the entry's write set"
         bit = 1 << position
         if self.decision is not Recovered.PENDING:
@@ -143,5 +140,5 @@ class RecoveryRead:
         lost = (self._failed & ~self._absent).bit_count()
         if absence_coverage(self._sizes, absent, lost) is Coverage.COVERED:
             return Recovered.ABSENT
-        everybody_was_heard = absent + lost == self._sizes.write  # As long as one was not, it may have the entry.
+        everybody_was_heard = absent + lost == self._sizes.write  # If one was not, it may have the entry.
         return Recovered.UNKNOWN if everybody_was_heard else Recovered.PENDING

@@ -1,26 +1,29 @@
-"""Placement: which bookies an ensemble is made of, and who comes in the place of one that failed.
+"""Placement: which bookies an ensemble consists of, and which one replaces a failed one.
 
-Always:    E different bookies, all writable; nobody excluded; a replacement was not in the ensemble before.
-Aside:     bookies in quarantine are used only if it does not work without them, no more of them than are missing where
-           their number is what is missing; and the result names them.
-Rules:     what a policy wants beyond that, it gets as far as the bookies allow; the result says how far.
-Random:    every choice comes from the generator that is passed in.
-Read next: random_placement.py, rack_aware.py, region_aware.py
+Invariant: E different bookies, all writable, none excluded; a replacement was not in the ensemble before. Bookies in
+           quarantine are used only if it is impossible without them: for a number, as few as are missing; the result
+           names them. Further rules of a policy are kept as far as the bookies allow; the result says how far.
+Order:     every choice comes from the generator that is passed in. Bookies with more free disk tend to come first: each
+           draws an exponential random number and divides it by its weight; ascending. The first of any part of the
+           bookies is then a weighted choice from that part, so one draw serves a whole search.
+Limits:    a weight is the free bytes, but at most a multiple of the median: otherwise a new, empty bookie would get
+           everything. Unknown and zero count as the least that is known: such a bookie is used, but seldom.
+Read next: policies.py, rack_aware.py
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from statistics import median
 
 from magnetar.ids import BookieId
-from magnetar.quorum.candidates import Candidates
-from magnetar.quorum.disk_weight import random_order
+from magnetar.quorum.candidates import Candidates, Topology
 from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.topology import Topology
 
 
 class Adherence(enum.Enum):
@@ -28,7 +31,7 @@ class Adherence(enum.Enum):
 
     STRICT = "strict"
     SOFT = "soft"
-    """What protects the entries is kept, something that is wished for is not."""
+    """The rules that protect the entries are kept, a wish is not."""
     FAIL = "fail"
 
 
@@ -37,18 +40,18 @@ class Placement:
     ensemble: tuple[BookieId, ...]
     adherence: Adherence
     quarantined: tuple[BookieId, ...] = ()
-    """Newly chosen ones that are in quarantine: there were too few others."""
+    """Newly chosen bookies that are in quarantine: there were too few others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vacancies:
-    """An ensemble with open positions, and who may fill them."""
+    """An ensemble with open positions, and the bookies that may fill them."""
 
     sizes: QuorumSizes
     taken: tuple[BookieId | None, ...]
     """None: open."""
     left: tuple[BookieId | None, ...]
-    """At an open position, who stood there before."""
+    """The former bookies of the open positions."""
     topology: Topology
 
     @property
@@ -57,7 +60,7 @@ class Vacancies:
 
 
 class PlacementPolicy(ABC):
-    """Has no state but its generator: what changes is passed in with every call."""
+    """Chooses bookies. Its only state is its generator: everything that changes is passed in with every call."""
 
     def __init__(self, random: Random, *, disk_weight_max_multiple: int | None = None) -> None:
         """With `disk_weight_max_multiple` None, free disk does not matter."""
@@ -72,8 +75,8 @@ class PlacementPolicy(ABC):
         exclude: Collection[BookieId] = (),
         custom: Mapping[str, bytes] | None = None,
     ) -> Placement:
-        """Raises NotEnoughBookiesError. `custom` is the ledger's own metadata, for policies that go by it."""
-        del custom  # None of ours does.
+        """Raises NotEnoughBookiesError. `custom` is the ledger's own metadata, for policies that use it."""
+        del custom  # Our policies do not use it.
         nobody = (None,) * sizes.ensemble
         return self._fill(Vacancies(sizes, nobody, nobody, candidates.topology), candidates, exclude)
 
@@ -86,7 +89,7 @@ class PlacementPolicy(ABC):
         *,
         exclude: Collection[BookieId] = (),
     ) -> Placement:
-        """The ensemble with another bookie at one position. Raises NotEnoughBookiesError."""
+        """Returns the ensemble with another bookie at one position. Raises NotEnoughBookiesError."""
         return self.replace_all((position,), ensemble, sizes, candidates, exclude=exclude)
 
     def replace_all(
@@ -98,7 +101,7 @@ class PlacementPolicy(ABC):
         *,
         exclude: Collection[BookieId] = (),
     ) -> Placement:
-        """Several at once: better than one by one, as racks of bookies that also go do not stand in the way."""
+        """Replaces several at once, which is better than one by one: racks of bookies that also leave do not matter."""
         assert len(ensemble) == sizes.ensemble
         taken = tuple(None if place in positions else bookie for place, bookie in enumerate(ensemble))
         left = tuple(bookie if place in positions else None for place, bookie in enumerate(ensemble))
@@ -107,22 +110,22 @@ class PlacementPolicy(ABC):
 
     @abstractmethod
     def adherence(self, ensemble: Sequence[BookieId], sizes: QuorumSizes, topology: Topology) -> Adherence:
-        """How far an ensemble, whoever made it, keeps the rules."""
+        """Reports how far any ensemble keeps the rules."""
 
     @abstractmethod
     def _choose(self, vacancies: Vacancies, pool: Sequence[BookieId]) -> list[BookieId] | None:
-        """Different bookies for the open positions, in their order; None if the rules that are enforced forbid it.
+        """Returns different bookies for the open positions, in their order; None if the enforced rules forbid it.
 
         The pool has at least as many, the preferred ones first.
         """
 
     def _may_use(self, bookie: BookieId, topology: Topology) -> bool:
-        """Whether the rules that are enforced allow this bookie at all."""
+        """Reports whether the enforced rules allow this bookie at all."""
         del bookie, topology
         return True
 
     def _rule(self, sizes: QuorumSizes) -> str:
-        """What is enforced, for the error's message."""
+        """Returns the enforced rule, for the error's message."""
         del sizes
         return ""
 
@@ -138,7 +141,7 @@ class PlacementPolicy(ABC):
         healthy = self._shuffled([bookie for bookie in usable if bookie not in candidates.quarantined], candidates)
         aside = self._shuffled([bookie for bookie in usable if bookie in candidates.quarantined], candidates)
         missing = max(0, needed - len(healthy))
-        for extra in dict.fromkeys((missing, len(aside))):  # As few as the number asks for; then, for a rule, all.
+        for extra in dict.fromkeys((missing, len(aside))):  # As few as the number needs; then, for a rule, all.
             pool = healthy + aside[:extra]
             chosen = self._choose(vacancies, pool) if len(pool) >= needed else None
             if chosen is not None:
@@ -157,3 +160,25 @@ class PlacementPolicy(ABC):
 
     def _shuffled(self, bookies: Sequence[BookieId], candidates: Candidates) -> list[BookieId]:
         return random_order(bookies, candidates.free_bytes, self._random, self._disk_weight_max_multiple)
+
+
+def random_order(
+    bookies: Sequence[BookieId], free_bytes: Mapping[BookieId, int], random: Random, max_multiple: int | None
+) -> list[BookieId]:
+    """Returns the bookies in random order. With `max_multiple` None every order is equally likely."""
+    if len(bookies) < 2:
+        return list(bookies)
+    weights = disk_weights(bookies, free_bytes, max_multiple)
+    draws = [-math.log(1.0 - random.random()) / weight for weight in weights]
+    return [bookie for _, bookie in sorted(zip(draws, bookies, strict=True))]
+
+
+def disk_weights(
+    bookies: Sequence[BookieId], free_bytes: Mapping[BookieId, int], max_multiple: int | None
+) -> list[float]:
+    """Returns one weight per bookie, above zero."""
+    known = [free_bytes[bookie] for bookie in bookies if free_bytes.get(bookie, 0) > 0]
+    if max_multiple is None or not known:
+        return [1.0] * len(bookies)
+    least, most = min(known), max_multiple * median(known)
+    return [min(float(max(free_bytes.get(bookie, 0), least)), most) for bookie in bookies]

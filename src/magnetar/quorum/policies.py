@@ -1,16 +1,25 @@
-"""From settings to a policy and a quarantine."""
+"""Makes the placement policy that the settings name; random placement is for clusters without known racks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
-from magnetar.config.placement import PlacementConfig, rack_pairs
-from magnetar.quorum.placement import PlacementPolicy
-from magnetar.quorum.quarantine import Quarantine
-from magnetar.quorum.rack_aware import RackAwarePlacement
-from magnetar.quorum.rack_table import RackTable
-from magnetar.quorum.random_placement import RandomPlacement
-from magnetar.quorum.region_aware import RegionAwarePlacement
+from magnetar.config.placement import PlacementConfig
+from magnetar.ids import BookieId
+from magnetar.quorum.candidates import Topology
+from magnetar.quorum.placement import Adherence, PlacementPolicy, Vacancies
+from magnetar.quorum.rack_aware import RackAwarePlacement, RegionAwarePlacement
+from magnetar.quorum.sizes import QuorumSizes
+
+
+class RandomPlacement(PlacementPolicy):
+    def adherence(self, ensemble: Sequence[BookieId], sizes: QuorumSizes, topology: Topology) -> Adherence:
+        del ensemble, sizes, topology  # There is no rule to break.
+        return Adherence.STRICT
+
+    def _choose(self, vacancies: Vacancies, pool: Sequence[BookieId]) -> list[BookieId] | None:
+        return list(pool[: len(vacancies.open_positions)])
 
 
 def placement_policy(config: PlacementConfig, random: Random) -> PlacementPolicy:
@@ -24,16 +33,3 @@ def placement_policy(config: PlacementConfig, random: Random) -> PlacementPolicy
         enforced=config.enforce_min_racks,
         disk_weight_max_multiple=multiple,
     )
-
-
-def quarantine(config: PlacementConfig) -> Quarantine:
-    return Quarantine(
-        errors=config.quarantine_errors,
-        interval_s=config.quarantine_interval_s,
-        quarantine_s=config.quarantine_s,
-    )
-
-
-def configured_racks(config: PlacementConfig) -> RackTable:
-    """The table to put over that of the node: `configured_racks(config).over(parse_bookies_node(value))`."""
-    return RackTable.of(rack_pairs(config.racks))

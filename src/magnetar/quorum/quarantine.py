@@ -1,9 +1,9 @@
 """Quarantine: a bookie that failed too often within a time gets no new ledgers for a time.
 
-Counted:   failed requests of the last `interval_s` seconds. While a bookie is set aside nothing is counted, and it
-           comes back with a clean slate: who still fails is set aside again.
-Time:      seconds on any clock that does not go back, passed in with every call.
-Bounded:   `errors` moments per bookie, and TRACKED_MAX bookies; beyond that the one heard of first is forgotten.
+Invariant: failed requests of the last `interval_s` seconds count. While a bookie is set aside nothing is counted, and
+           it returns with a count of zero: if it still fails, it is set aside again.
+Limits:    `errors` moments per bookie, and TRACKED_MAX bookies; beyond that the one noted first is forgotten.
+Threads:   times are seconds on any clock that does not go back, passed in with every call.
 Read next: candidates.py
 """
 
@@ -18,7 +18,7 @@ TRACKED_MAX = 10_000  # More bookies than any cluster has; ids that come and go 
 
 class Quarantine:
     def __init__(self, *, errors: int, interval_s: float, quarantine_s: float) -> None:
-        """With `quarantine_s` 0 nobody is ever set aside."""
+        """With `quarantine_s` 0 no bookie is ever set aside."""
         assert errors >= 1
         self._errors = errors
         self._interval_s = interval_s
@@ -27,7 +27,7 @@ class Quarantine:
         self._until: dict[BookieId, float] = {}
 
     def on_error(self, bookie: BookieId, now: float) -> bool:
-        """A request to it failed. Returns whether this was the one that sets it aside."""
+        """Notes a failed request. Returns whether this was the one that sets the bookie aside."""
         self._release_expired(now)
         if self._quarantine_s == 0 or bookie in self._until:
             return False
@@ -42,18 +42,9 @@ class Quarantine:
         return False
 
     def quarantined(self, now: float) -> tuple[BookieId, ...]:
-        """Those set aside now, sorted."""
+        """Returns the bookies that are set aside now, sorted."""
         self._release_expired(now)
         return tuple(sorted(self._until))
-
-    def release(self, bookie: BookieId) -> None:
-        """Somebody knows that it is well again; its failures are forgotten too."""
-        self._until.pop(bookie, None)
-        self._failures.pop(bookie, None)
-
-    def release_all(self) -> None:
-        self._until.clear()
-        self._failures.clear()
 
     def _release_expired(self, now: float) -> None:
         # Insertion order is order of expiry, as the time is the same for all: the first that stays ends the search.

@@ -1,11 +1,11 @@
-"""Rack table: what people have said about where bookies stand, in Pulsar's node `/bookies` or in the configuration.
+"""Rack table: the racks of bookies as operators have set them, in Pulsar's node `/bookies` or in the configuration.
 
-Node:      JSON, group → {bookie → {"rack": "/region/rack", "hostname": "…"}}. Pulsar's admin command writes it. Groups
+Format:    JSON, group → {bookie → {"rack": "/region/rack", "hostname": "…"}}. Pulsar's admin command writes it. Groups
            matter for isolation only. If a bookie is in several, the last group in order of name counts, as in Pulsar.
-Key:       a bookie id, usually `host:port`. Pulsar looks a bookie up by host, so `h:3181` also speaks for a bookie
-           `h:3182`; here an exact key goes first.
-Rack:      a slash is put before it if there is none; nothing, and `/` alone, mean unknown.
-Read next: topology.py
+           A key is a bookie id, usually `host:port`. Pulsar looks a bookie up by host, so `h:3181` also holds for a
+           bookie `h:3182`; here an exact key is preferred. A missing slash is put before a rack; an empty rack, and
+           `/` alone, mean unknown.
+Read next: candidates.py
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BOOKIES_PATH = "/bookies"
 
 @dataclass(frozen=True, slots=True)
 class RackTable:
-    """Immutable: a change of the node makes a new one."""
+    """A table of racks. Immutable: a change of the node makes a new one."""
 
     by_key: Mapping[str, str] = field(default_factory=dict)
-    """Bookie or host as somebody wrote it → network location, normalised."""
+    """Bookie or host as an operator wrote it → network location, normalised."""
     by_host: Mapping[str, str] = field(default_factory=dict)
     """The hosts of those keys that have the form host:port."""
     below: RackTable | None = None
-    """Asked where this one says nothing."""
+    """The table that is used where this one has no location."""
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> RackTable:
-        """From (bookie, rack); a later pair overrides an earlier one."""
+        """Makes a table from (bookie, rack); a later pair overrides an earlier one."""
         by_key: dict[str, str] = {}
         by_host: dict[str, str] = {}
         for key, rack in pairs:
@@ -45,7 +45,7 @@ class RackTable:
         return cls(by_key, by_host)
 
     def location_of(self, bookie: BookieId, host: str = "") -> str | None:
-        """None if nobody said. `host` is where the bookie is reached, for ids that do not tell."""
+        """Returns None if the location is unknown. `host` is the bookie's address, for ids that do not contain it."""
         for key in (bookie, host, _host_of(bookie)):
             location = self.by_key.get(key) or self.by_host.get(key)
             if location is not None:
@@ -53,12 +53,12 @@ class RackTable:
         return self.below.location_of(bookie, host) if self.below else None
 
     def over(self, below: RackTable) -> RackTable:
-        """This table, with another one for what it does not say: a host named here goes before an exact key there."""
+        """Returns this table over another one: a host named here is preferred to an exact key there."""
         return RackTable(self.by_key, self.by_host, below)
 
 
 def normal_location(rack: str) -> str | None:
-    """`/region/rack` with single slashes; None where it names nothing."""
+    """Returns `/region/rack` with single slashes; None if it is empty."""
     parts = [part for part in (part.strip() for part in rack.split("/")) if part]
     return "/" + "/".join(parts) if parts else None
 
@@ -72,9 +72,9 @@ def _host_of(key: str) -> str:
 
 
 def parse_bookies_node(value: bytes) -> RackTable:
-    """From the node's value. An empty one is an empty table; fields that we do not know are ignored.
+    """Parses the node's value. An empty one is an empty table; unknown fields are ignored.
 
-    Raises MalformedMetadataError: the caller then keeps the table it had.
+    Raises MalformedMetadataError: the caller then keeps its former table.
     """
     if not value.strip():
         return RackTable()

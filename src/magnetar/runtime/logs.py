@@ -1,12 +1,12 @@
 """Logs: the standard library's logging with fields, as lines for people or as one JSON object a line.
 
-Use:       `log = logging.getLogger(__name__)`, then `log.info("ledger fenced", extra={"ledger": 5})`. The message is a
-           constant, what varies is a field. `with_fields(log, bookie="b1")` adds the same fields to every line.
-Blocking:  a line is formatted by the caller and put in a bounded queue; a thread writes it. A stuck terminal or pipe
-           never stops the event loop: when the queue is full, lines are dropped, counted, and the count is logged.
-Ending:    `logging.shutdown`, which the interpreter runs at exit, waits a moment for the queue. A killed process loses
-           the lines of its last moments; nothing durable may depend on the log.
-State:     the handler hangs on logging's own root; there is no other global.
+Format:    `log = logging.getLogger(__name__)`, then `log.info("ledger fenced", extra={"ledger": 5})`. The message is a
+           constant, values are fields. `with_fields(log, bookie="b1")` adds the same fields to every line. The handler
+           is on logging's own root; there is no other global.
+Limits:    a line is formatted by the caller and put in a bounded queue. A stuck terminal or pipe never stops the event
+           loop: when the queue is full, lines are dropped, counted, and the count is logged.
+Threads:   a thread writes the lines. `logging.shutdown`, which the interpreter runs at exit, waits a moment for the
+           queue. A killed process loses the lines of its last moments; nothing durable may depend on the log.
 Read next: docs/observability.md
 """
 
@@ -36,7 +36,7 @@ _CONTROL: Final = {number: f"\\x{number:02x}" for number in (*range(32), *range(
 
 
 def setup_logging(level: str, log_format: LogFormat, stream: TextIO) -> logging.Handler:
-    """Sends the process's log to the stream. Called again, it replaces what it did before."""
+    """Sends the process's log to the stream. A second call replaces the first."""
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, QueuedStreamHandler)]:
         root.removeHandler(handler)
@@ -88,7 +88,7 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         head = f"{clock}.{int(record.created * 1_000) % 1_000:03d} {record.levelname:<7} {record.name}"
-        message = record.getMessage().translate(_CONTROL)  # One record stays one line, whatever a peer has sent.
+        message = record.getMessage().translate(_CONTROL)  # One record stays one line, whatever bytes a peer has sent.
         fields = [f"{key}={_readable(value)}" for key, value in _fields(record).items()]
         line = "  ".join([head, message, *([" ".join(fields)] if fields else [])])
         trace = _trace(self, record)
@@ -115,7 +115,8 @@ def _utc(created: float) -> str:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for becomes text; that is never an error, for a log line must not fail its caller."""
+    """Returns text for values that JSON cannot hold; that is never an error, for a log line must not fail its
+    caller."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -163,7 +164,7 @@ class QueuedStreamHandler(logging.Handler):
             self.dropped_lines += 1
 
     def flush(self) -> None:
-        """Waits, but not for ever, until what was logged so far is written."""
+        """Waits, but not forever, until everything logged so far is written."""
         if self._thread is None or self._is_closed:
             return
         written = threading.Event()
@@ -201,12 +202,12 @@ class QueuedStreamHandler(logging.Handler):
         try:
             try:
                 self._stream.write(text)
-            except UnicodeEncodeError:  # The terminal's encoding has no such sign.
+            except UnicodeEncodeError:  # The terminal's encoding lacks a character.
                 self._stream.write(text.encode("ascii", "backslashreplace").decode("ascii"))
             if not text or self._lines.empty():
                 self._stream.flush()
         except (OSError, ValueError):
-            self.failed_writes += 1  # The stream is closed or its reader is gone: there is nowhere left to say so.
+            self.failed_writes += 1  # The stream is closed or has no reader: no place is left for a report.
 
     def _notice(self, dropped: int) -> str:
         text = "log lines were dropped: the stream they are written to is too slow"

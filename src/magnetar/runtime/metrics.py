@@ -1,14 +1,14 @@
-"""Metrics: a registry that a component is given, never a global.
+"""Metrics: a registry that a component is given, never a global; and `Health`, what the page `/health` reports.
 
-Names:     `magnetar_<subsystem>_<what>`, in base units (`_seconds`, `_bytes`); a counter, and nothing else, ends in
+Format:    `magnetar_<subsystem>_<what>`, in base units (`_seconds`, `_bytes`); a counter, and nothing else, ends in
            `_total`.
-Sharing:   components of one process share one registry. Who asks for a metric that is there gets the same object, if
-           the definition is equal; a different one under the same name is a bug, and an assertion.
-Hot path:  a metric object costs a lock and a good part of a microsecond per call, so nothing is called per entry. A
+Invariant: components of one process share one registry. A second request for a metric gets the same object, if the
+           definition is equal; a different one under the same name is a bug, and an assertion.
+Limits:    a metric object costs a lock and a good part of a microsecond per call, so nothing is called per entry. A
            component counts in plain ints and publishes them by callback (`counter_callback`, `gauge_callback`: read
-           when somebody scrapes), or moves what it has gathered into histograms per batch or in `on_scrape`.
-Thread:    callbacks run in `render`, which is called on the event loop, so they see the component's state at rest.
-Read next: docs/observability.md
+           at each scrape), or adds what it has gathered to histograms per batch or in `on_scrape`.
+Threads:   callbacks run in `render`, which is called on the event loop, so they see the component's state at rest.
+Read next: docs/observability.md; bookie/observation.py and admin/server.py, which serve the pages
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+
+class Health(NamedTuple):
+    is_healthy: bool
+    detail: dict[str, object]
+
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BUCKETS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -80,7 +86,7 @@ class Metrics:
     def gauge_callback(
         self, name: str, doc: str, read: Callable[[], float], labels: Mapping[str, str] | None = None
     ) -> Callable[[], None]:
-        """Publishes a number that comes and goes. Two callbacks with the same labels are added up."""
+        """Publishes a number that grows and shrinks. Two callbacks with the same labels are added up."""
         return self._callback("gauge callback", name, doc, read, labels or {})
 
     def on_scrape(self, publish: Callable[[], None]) -> Callable[[], None]:
@@ -91,7 +97,7 @@ class Metrics:
         return lambda: self._before_scrape.pop(key, None) and None
 
     def render(self) -> bytes:
-        """All metrics in Prometheus's text format; its content type is `CONTENT_TYPE`."""
+        """Returns all metrics in Prometheus's text format; its content type is `CONTENT_TYPE`."""
         for publish in list(self._before_scrape.values()):
             publish()
         return generate_latest(_WithoutCreationTimes(self._registry))
@@ -132,7 +138,7 @@ def _check_name(name: str, definition: _Definition) -> None:
 
 
 class _Callbacks(Collector):
-    """One metric whose values are read from components when it is scraped."""
+    """A metric whose values are read from components when it is scraped."""
 
     def __init__(
         self,
@@ -165,7 +171,7 @@ class _Callbacks(Collector):
 
 
 class _WithoutCreationTimes(Collector):
-    """Leaves out the `_created` series that the library adds: nobody reads them, and they double the output."""
+    """Leaves out the `_created` series that the library adds: they are not used, and double the output."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

@@ -1,10 +1,10 @@
 """SystemDisk: a directory of the real file system, used on one thread.
 
-Thread:    every method hands one function to the disk's lane, which runs them in order; what they share (open files,
-           locks, refusals) is touched only there.
-Lock:      `flock` on a file that also holds the owner's process id, so that who is kept out can be told by whom. It
+Format:    a lock is `flock` on a file that also holds the owner's process id, so that the error names the owner. It
            belongs to the open file: the kernel releases it when the process dies, however it dies.
-Cancel:    a file whose opener was cancelled has no owner; `aclose` closes such files.
+Failure:   a file whose opener was cancelled has no owner; `aclose` closes such files.
+Threads:   every method hands one function to the disk's lane, which runs them in order; their shared state (open files,
+           locks, refusals) is touched only there.
 Read next: disk.py for the promises, system_file.py for files
 """
 
@@ -16,14 +16,11 @@ import os
 from pathlib import Path
 
 from magnetar.errors import FileLockedError, SyncFailedError
-from magnetar.runtime.disk import Disk, DiskUsage, File
-from magnetar.runtime.offload import Offload
-from magnetar.runtime.paths import checked_file_path, checked_path
-from magnetar.runtime.system_calls import SystemCalls
-from magnetar.runtime.system_errors import reason, translated
-from magnetar.runtime.system_file import OpenFile, SystemFile
+from magnetar.runtime.disk import Disk, DiskUsage, File, checked_file_path, checked_path
+from magnetar.runtime.runtime import Offload
+from magnetar.runtime.system_file import OpenFile, SystemCalls, SystemFile, reason, translated
 
-_FILE_MODE = 0o640  # Messages are nobody else's business.
+_FILE_MODE = 0o640  # No other user may read messages.
 _DIR_MODE = 0o750
 _PID_BYTES_MAX = 32
 
@@ -71,12 +68,12 @@ class _Tree:
     """The thread's half: plain blocking calls on paths that are already checked."""
 
     def __init__(self, root: Path, calls: SystemCalls) -> None:
-        self.closing = False  # The loop's.
+        self.closing = False  # Set by the loop.
         self._root = root
         self._calls = calls
         self._files: list[OpenFile] = []
         self._locks: list[int] = []
-        self._refused_files: dict[str, str] = {}  # Closed ones; those still open know it themselves.
+        self._refused_files: dict[str, str] = {}  # Refusals of closed files; open ones know it themselves.
         self._refused_dirs: dict[str, str] = {}
 
     def open(self, path: str, create: bool, reuse: bool) -> OpenFile:
@@ -162,7 +159,7 @@ class _Tree:
         self._files = [file for file in self._files if not file.is_closed]
 
     def _follow(self, old: str, new: str | None) -> None:
-        """The file that was `old` is `new` now, or has no name any more. A refusal stays with the file."""
+        """Notes that the file `old` is `new` now, or has no name any more. A refusal stays with the file."""
         for file in self._files:
             if file.path == old:
                 file.path = new
@@ -171,12 +168,30 @@ class _Tree:
             self._refused_files[new] = refusal
 
     def _make_root(self) -> None:
-        """Makes the root and what is missing above it, durably: nobody else can sync a directory outside it."""
-        missing = [name for name in (self._root, *self._root.parents) if not name.is_dir()]
-        for name in reversed(missing):
-            with translated("make directory", name):
-                name.mkdir(_DIR_MODE, exist_ok=True)
-            _sync_dir(name.parent, self._calls)
+        """Makes the root and missing directories above it, durably: the caller cannot sync a directory outside the
+        root.
+
+        A root with content was made durable before that was put there. An empty one may come from a process that was
+        killed before the sync, and so may every directory above it.
+        """
+        with translated("make directory", self._root):
+            if self._root.is_dir() and any(self._root.iterdir()):
+                return
+            self._root.mkdir(_DIR_MODE, parents=True, exist_ok=True)
+        for name in _above(self._root):
+            _sync_dir(name, self._calls)
+
+
+def _above(root: Path) -> list[Path]:
+    """Returns the directories above the root, up to its mount point, the nearest first: beyond that, nothing was
+    made."""
+    found: list[Path] = []
+    name = root
+    while name != name.parent and name.stat().st_dev == name.parent.stat().st_dev:
+        name = name.parent
+        if os.access(name, os.R_OK):  # Otherwise another user owns it, who has made it.
+            found.append(name)
+    return found
 
 
 def _sync_dir(name: Path, calls: SystemCalls) -> None:

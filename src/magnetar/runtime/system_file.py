@@ -1,55 +1,168 @@
 """A real file: appended at the end by vectored writes, made durable by fdatasync.
 
-Two halves:  `SystemFile` is what the loop sees and only hands over; `OpenFile` does the work on the disk's thread.
-Appends:     `pwritev` at the known end, so there is no file position to get wrong. The caller's chunks go to the kernel
-             as they are; a short write goes on from the middle of a chunk through a memoryview.
-Room:        zeros beyond the end, written and synced, or the bytes of a file that is used again. fallocate would be
-             quicker to have, but then the first write to each block changes the file's metadata, which fdatasync has
-             to write, too: slower than no room at all.
-Write-out:   what is appended without a sync is given to the device every few megabytes. The sync that follows has less
-             to do at once, and other files' syncs do not wait behind it.
-Sync:        fdatasync flushes the bytes and, as the file has grown, its size. It need not flush a size that has
-             shrunk, so the first sync after a truncate is a full fsync.
-Refusal:     after a failed sync, or a torn append that cannot be cut off, `refusal` is set for good.
-Read next:   disk.py for the promises
+Order:     `pwritev` at the known end, so there is no file position to get wrong. The caller's chunks go to the kernel
+           as they are; a short write continues from the middle of a chunk through a memoryview. Bytes that are appended
+           without a sync are given to the device every few megabytes: the sync that follows has less to do at once, and
+           other files' syncs do not wait for it. fdatasync flushes the bytes and, as the file has grown, its size. It
+           need not flush a size that has shrunk, so the first sync after a truncate is a full fsync.
+           Room is zeros after the end, written and synced, or the bytes of a file that is used again. fallocate would
+           make room quicker, but then the first write to each block changes the file's metadata, which fdatasync has
+           to write, too: slower than no room at all.
+Failure:   after a failed sync, or a torn append that cannot be cut off, `refusal` is set for good. `translate` makes
+           our errors from OSError, so that every message names the file and the reason. `SystemCalls` are the calls
+           that decide about durability, as an object: a test passes one that fails on demand.
+Threads:   `SystemFile` is the loop's half and only hands over; `OpenFile` does the work on the disk's thread. The
+           functions that read a library's own files block: call them on an offload lane.
+Read next: disk.py for the promises
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
-from magnetar.errors import ClosedError, DiskError, FileCutError, SyncFailedError
-from magnetar.runtime.disk import Buffer, File
-from magnetar.runtime.offload import Offload
-from magnetar.runtime.system_calls import SystemCalls
-from magnetar.runtime.system_errors import reason, translate, translated
+from crc32c import crc32c
+
+from magnetar.errors import ClosedError, DiskError, DiskFullError, FileCutError, FileMissingError, SyncFailedError
+from magnetar.runtime.disk import Buffer, File, check_within
+from magnetar.runtime.runtime import Offload
+
+_PART_BYTES = 2**20
+
+
+def first_line_of(path: str) -> str | None:
+    """Returns None if the file does not exist."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    except FileNotFoundError:
+        return None
+
+
+def size_of(path: str) -> int | None:
+    """Returns None if the file does not exist."""
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def sync_file(path: str) -> None:
+    """Makes the file's present content durable, whichever process wrote it. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum_of_start(path: str, size: int) -> int | None:
+    """Returns the CRC-32C of the first bytes of a file; None if it has fewer."""
+    checksum, left = 0, size
+    with Path(path).open("rb") as file:
+        while left and (part := file.read(min(left, _PART_BYTES))):
+            checksum = crc32c(part, checksum)
+            left -= len(part)
+    return None if left else checksum
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 _IOV_MAX: Final = 1024  # Linux's limit of buffers in one vectored write.
+
+
 _ZEROS: Final = bytes(256 * 2**10)
+
+
 _PAGE_BYTES: Final = 4096
-_WRITE_OUT_BYTES: Final = 4 * 2**20  # Appended without a sync: from here on the device is kept busy with them.
+
+
+_WRITE_OUT_BYTES: Final = 4 * 2**20  # After this many unsynced bytes the device is kept busy with them.
+
+
+class SystemCalls:
+    def write(self, fd: int, chunks: Sequence[Buffer], offset: int) -> int:
+        """Writes at most IOV_MAX chunks in order at `offset`; may write less, and returns how much."""
+        return os.pwritev(fd, chunks, offset)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def forget_cached(self, fd: int, offset: int, size: int) -> None:
+        """Gives clean pages back; dirty ones stay, and the kernel begins to write them to the device."""
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
+    def sync_data(self, fd: int) -> None:
+        """Syncs the bytes, and the metadata that a read needs: a grown size, newly used blocks."""
+        os.fdatasync(fd)
+
+    def sync_all(self, fd: int) -> None:
+        """Syncs the bytes and all metadata; also for directories."""
+        os.fsync(fd)
+
+
+class SystemFile(File):
+    """The loop's half."""
+
+    def __init__(self, file: OpenFile, path: str, lane: Offload) -> None:
+        self.path = path
+        self._file = file
+        self._lane = lane
+
+    @property
+    def size(self) -> int:
+        return self._file.end
+
+    async def read(self, offset: int, length: int) -> bytes:
+        return await self._lane(self._file.read, offset, length)
+
+    async def append(self, chunks: Sequence[Buffer]) -> int:
+        return await self._lane(self._file.append, chunks)
+
+    async def append_and_sync(self, chunks: Sequence[Buffer]) -> int:
+        return await self._lane(self._file.append_and_sync, chunks)
+
+    async def truncate(self, size: int) -> None:
+        await self._lane(self._file.truncate, size)
+
+    async def preallocate(self, size: int) -> None:
+        await self._lane(self._file.preallocate, size)
+
+    async def sync(self) -> None:
+        await self._lane(self._file.sync)
+
+    async def write_again(self, offset: int, data: Buffer) -> None:
+        await self._lane(self._file.write_again, offset, data)
+
+    async def forget_cached(self, end: int) -> None:
+        await self._lane(self._file.forget_cached, end)
+
+    async def aclose(self) -> None:
+        if not self._file.is_closed:
+            await self._lane(self._file.close)
 
 
 class OpenFile:
     """The thread's half."""
 
     def __init__(self, fd: int, path: str, name: str, calls: SystemCalls) -> None:
-        self.path: str | None = path  # Follows a rename; None when the name is gone.
+        self.path: str | None = path  # It follows a rename; None when the name is removed.
         self.end = os.fstat(fd).st_size
         self.refusal: str | None = None
         self._fd: int | None = fd
         self._name = name
         self._calls = calls
         self._was_cut = False
-        self._forgotten = 0  # Up to here the kernel was told to give pages back.
-        self._written_out = self.end  # Up to here, or beyond, the kernel was told to write.
+        self._forgotten = 0  # The kernel was asked to give pages back up to here.
+        self._written_out = self.end  # The kernel was asked to write up to here, or further.
         self._room = 0  # The end may move up to here without a change of the file's size.
 
     def become_room(self) -> None:
-        """For a file that is used again."""
+        """Makes the file's bytes room, because it is used again."""
         self._room, self.end = self.end, 0
         self._written_out = 0
 
@@ -67,7 +180,7 @@ class OpenFile:
             with translated("read", self._name):
                 piece = os.pread(fd, wanted, offset)
             if not piece:
-                raise FileCutError(f"{self._name} is shorter than it was: something else has cut it")
+                raise FileCutError(f"{self._name} is shorter than before: another program has cut it")
             pieces.append(piece)
             offset += len(piece)
             wanted -= len(piece)
@@ -134,6 +247,15 @@ class OpenFile:
         self._was_cut = False
         self._written_out = self.end
 
+    def write_again(self, offset: int, data: Buffer) -> None:
+        fd = self._usable_fd()
+        check_within(self._name, offset, len(data), self.end)
+        try:
+            _write_all(self._calls, fd, [data], offset)
+        except OSError as error:
+            raise self._refuse(f"writing to {self._name} again failed: {reason(error)}") from error
+        self.sync()
+
     def forget_cached(self, end: int) -> None:
         fd = self._usable_fd()
         end = min(end, self.end) // _PAGE_BYTES * _PAGE_BYTES  # The kernel would leave out a page that is in part ours.
@@ -158,7 +280,7 @@ class OpenFile:
     def _cut_torn_write(self, fd: int) -> None:
         self._room = 0
         try:
-            if os.fstat(fd).st_size > self.end:  # Else nothing was written.
+            if os.fstat(fd).st_size > self.end:  # Otherwise nothing was written.
                 self._calls.truncate(fd, self.end)
                 self._was_cut = True
         except OSError as error:
@@ -171,46 +293,8 @@ class OpenFile:
         return SyncFailedError(self.refusal)
 
 
-class SystemFile(File):
-    """The loop's half."""
-
-    def __init__(self, file: OpenFile, path: str, lane: Offload) -> None:
-        self.path = path
-        self._file = file
-        self._lane = lane
-
-    @property
-    def size(self) -> int:
-        return self._file.end
-
-    async def read(self, offset: int, length: int) -> bytes:
-        return await self._lane(self._file.read, offset, length)
-
-    async def append(self, chunks: Sequence[Buffer]) -> int:
-        return await self._lane(self._file.append, chunks)
-
-    async def append_and_sync(self, chunks: Sequence[Buffer]) -> int:
-        return await self._lane(self._file.append_and_sync, chunks)
-
-    async def truncate(self, size: int) -> None:
-        await self._lane(self._file.truncate, size)
-
-    async def preallocate(self, size: int) -> None:
-        await self._lane(self._file.preallocate, size)
-
-    async def sync(self) -> None:
-        await self._lane(self._file.sync)
-
-    async def forget_cached(self, end: int) -> None:
-        await self._lane(self._file.forget_cached, end)
-
-    async def aclose(self) -> None:
-        if not self._file.is_closed:
-            await self._lane(self._file.close)
-
-
 def _write_all(calls: SystemCalls, fd: int, chunks: Sequence[Buffer], offset: int) -> int:
-    """Writes every chunk; returns the offset behind the last byte."""
+    """Writes every chunk; returns the offset after the last byte."""
     for first in range(0, len(chunks), _IOV_MAX):
         group: Sequence[Buffer] = chunks[first : first + _IOV_MAX]
         while group := _without_empty_head(group):
@@ -223,7 +307,7 @@ def _write_all(calls: SystemCalls, fd: int, chunks: Sequence[Buffer], offset: in
 
 
 def _without_empty_head(group: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Empty chunks alone would make a write of nothing, which must not look like a stuck device."""
+    """Skips empty chunks: they would make a write of nothing, which must not look like a stuck device."""
     for index, chunk in enumerate(group):
         if len(chunk):
             return group[index:] if index else group
@@ -231,10 +315,33 @@ def _without_empty_head(group: Sequence[Buffer]) -> Sequence[Buffer]:
 
 
 def _rest(group: Sequence[Buffer], written: int) -> Sequence[Buffer]:
-    """What a write of `written` bytes has left of the group."""
+    """Returns the part of the group that a write of `written` bytes has left."""
     for index, chunk in enumerate(group):
         if written < len(chunk):
             return [memoryview(chunk)[written:], *group[index + 1 :]]
         written -= len(chunk)
     assert not written, "a chunk is a view of something wider than bytes: its length is not its size"
     return ()
+
+
+@contextmanager
+def translated(action: str, path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise translate(action, path, error) from error
+
+
+def translate(action: str, path: str | Path, error: OSError) -> DiskError:
+    text = f"cannot {action} {path}: {reason(error)}"
+    if error.errno in _FULL:
+        return DiskFullError(f"{text}; free some room on that device or move the directory to a larger one")
+    if error.errno == errno.ENOENT:
+        return FileMissingError(text)
+    return DiskError(text)
+
+
+def reason(error: OSError) -> str:
+    if error.errno is None:
+        return str(error)
+    return f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"

@@ -4,13 +4,13 @@
     python -m magnetar.sim --minutes 20
     python -m magnetar.sim --kind topics --seed 17 --trace --without part,pause
 
-Kinds:     worlds of ledgers, of topics and of staging (kinds.py); all, unless one is named: each seed as each of them
-           in turn. One seed alone is of ledgers unless another kind is named.
+Kinds:     worlds of ledgers, of topics and of staging (scenarios.py); all, unless one is named: each seed as each of
+           them in turn. One seed alone is of ledgers unless another kind is named.
 Order:     every seed runs in a worker; results are taken in the order of seeds, so the output is the same on any number
            of cores.
 Failure:   a seed that fails is run again, to print what happened in its world before; then the command that repeats it.
            The exit code is 1 if any seed failed, or if a batch of a hundred seeds or more did not do what it is for.
-Read next: ledgers/run.py, topics/run.py, docs/simulation.md
+Read next: run.py, scenarios.py, docs/simulation.md
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TextIO
 
-from magnetar.sim.kinds import KINDS, run
-from magnetar.sim.ledgers.report import Report
+from magnetar.sim.run import Report
+from magnetar.sim.scenarios import SCENARIOS, run
 
 _SHOWN_LINES = 80
 _BATCH_MIN = 100  # Fewer seeds may by chance miss something that every batch must have met.
@@ -40,8 +40,8 @@ _PROGRESS_S = 10.0
 def main(arguments: Sequence[str]) -> int:
     chosen = _parser().parse_args(arguments)
     without = tuple(name for name in chosen.without.split(",") if name)
-    kinds = [chosen.kind] if chosen.kind is not None else list(KINDS)
-    faults = dict.fromkeys(name for kind in kinds for name in KINDS[kind].faults)
+    kinds = [chosen.kind] if chosen.kind is not None else list(SCENARIOS)
+    faults = dict.fromkeys(name for kind in kinds for name in SCENARIOS[kind].faults)
     if unknown := [name for name in without if name not in faults]:
         _say(f"there is no class of faults {', '.join(unknown)}; there are {', '.join(faults)}", to=sys.stderr)
         return 2
@@ -81,13 +81,13 @@ def _failed(totals: Totals) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m magnetar.sim", description="Simulated disasters, by seed.")
-    parser.add_argument("--kind", choices=list(KINDS), default=None, help="which worlds (default: all)")
+    parser.add_argument("--kind", choices=list(SCENARIOS), default=None, help="which worlds (default: all)")
     parser.add_argument("--seeds", type=int, default=None, help="how many of each kind (default 100)")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED", help="the first one (default 0)")
     parser.add_argument("--minutes", type=float, default=None, help="as many as fit into this time")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone, and print what happened")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
-    faults = ", ".join(dict.fromkeys(name for kind in KINDS.values() for name in kind.faults))
+    faults = ", ".join(dict.fromkeys(name for kind in SCENARIOS.values() for name in kind.faults))
     parser.add_argument("--without", default="", metavar="CLASS,…", help=f"without these faults: {faults}")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="worker processes")
     parser.add_argument("--json", action="store_true", help="print the totals as JSON")
@@ -104,7 +104,7 @@ def _jobs(chosen: argparse.Namespace, kinds: Sequence[str]) -> Iterator[tuple[st
 
 
 def _run_one(kind: str, seed: int, without: tuple[str, ...], *, trace: bool) -> int:
-    _say(f"seed {seed}: {KINDS[kind].draw(seed, without=without).summary()}")
+    _say(f"seed {seed}: {SCENARIOS[kind].draw(seed, without=without).summary()}")
 
     def show(line: str) -> None:
         if trace or _is_note(line):
@@ -210,7 +210,7 @@ class Totals:
     @property
     def missing(self) -> list[str]:
         """What should have happened, and did not."""
-        return [name for name in KINDS[self.kind].must_happen if not self.counters[name]]
+        return [name for name in SCENARIOS[self.kind].must_happen if not self.counters[name]]
 
     @property
     def is_well(self) -> bool:

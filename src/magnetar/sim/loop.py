@@ -5,18 +5,35 @@ Time:      stands still while anybody can run, then jumps to the next timer. Man
 Order:     each step picks a process at random, then takes the first callback of its queue, as real asyncio would.
            `shuffle` is the probability that a task's step lets the next callback of its process go first.
 Crash:     the process is marked dead, and nothing of it ever runs again. Its tasks are kept, not cancelled and not
-           collected: their `finally` blocks would repair what a crash breaks. disposal.py ends them with the loop.
+           collected: their `finally` blocks would repair what a crash breaks. loop.py ends them with the loop.
 Failure:   what a callback raises, and whatever reaches the exception handler, fails the run at once; so do an endless
            run and one in which nothing is left to do.
 Missing:   whatever asyncio's interface has beyond this raises NotImplementedError: threads, signals, real sockets.
-Read next: process.py, network.py, world.py; docs/simulation.md
+Read next: process.py, sim/network/network.py, world.py; docs/simulation.md
+
+Disposal: what becomes of tasks that will never go on, when the seed is over.
+
+Problem:   a coroutine that is let go runs its `finally` blocks. During a seed that would repair what a crash breaks, so
+           the loop keeps every task of a dead process. Keeping them for ever would keep every seed in memory.
+Way:       when the world is over, all of them are closed. Their `finally` blocks meet a loop that accepts everything
+           and does nothing, disks and sockets that are inert, and nobody who listens: no log, no warning.
+
+Digest: one number that says whether two runs were the same run.
+
+It covers what was chosen at each step (by birth number), every jump of the clock, every chunk that arrived, and what
+the world noted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import logging
 import math
+import struct
 import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
@@ -24,15 +41,105 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from zlib import crc32
 
-from magnetar.sim.digest import Digest
-from magnetar.sim.disposal import dispose
-from magnetar.sim.process import PROCESS, Process
+from magnetar.sim.process import (
+    PROCESS,
+    Process,
+    SimFuture,
+    SimHandle,
+    SimTask,
+    SimTimer,
+    is_task_step,
+    name_of,
+    waits_at,
+)
 from magnetar.sim.seeds import seeded
-from magnetar.sim.tasks import SimFuture, SimHandle, SimTask, is_task_step, name_of, waits_at
 
 if TYPE_CHECKING:
-    from magnetar.sim.network import SimNetwork
+    from magnetar.sim.network.network import SimNetwork
+
+
+_CLOSE_TRIES_MAX: Final = 50  # Each gets past one `await` inside a `finally`; what still waits then is left as it is.
+_ROUNDS_MAX: Final = 10  # Closing one may make another task.
+
+
+def dispose(pending: Callable[[], list[SimTask]], let_go: Callable[[], None]) -> None:
+    """`pending` lists the tasks that are left, new ones each time; `let_go` drops all other references."""
+    has_closed = False
+    with muted():
+        for _ in range(_ROUNDS_MAX):
+            tasks = sorted(pending(), key=lambda task: task.birth)
+            has_closed = has_closed or bool(tasks)
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # As asyncio's own `gather` does it.
+                _close(task.get_coro())
+            if not tasks:
+                break
+        tasks.clear()
+        let_go()
+        if has_closed:
+            gc.collect()  # Here, where nobody hears of coroutines that were never begun.
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_CLOSE_TRIES_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:  # It awaited something on its way out, or raised; if it has ended, the next try says so.
+            continue
+        except BaseException:  # noqa: S112 - whatever the code of a dead process raises concerns nobody
+            continue
+        return
+
+
+def _ignore(unraisable: object) -> None:
+    del unraisable
+
+
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+    hook, level = sys.unraisablehook, logging.root.manager.disable
+    sys.unraisablehook = _ignore
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(level)
+
+
+_pack_time = struct.Struct("<d").pack
+_BUFFER_MAX: Final = 16 * 1024
+
+
+class Digest:
+    """`buffer` holds what the sum does not cover yet. The loop appends a byte per step itself: a call costs more."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self._crc = 0
+
+    @property
+    def value(self) -> int:
+        self._sum_up()
+        return self._crc
+
+    def add(self, data: bytes) -> None:
+        buffer = self.buffer
+        buffer += data
+        if len(buffer) > _BUFFER_MAX:
+            self._sum_up()
+
+    def add_time(self, now: float) -> None:
+        self.add(_pack_time(now))
+
+    def _sum_up(self) -> None:
+        self._crc = crc32(self.buffer, self._crc)
+        self.buffer.clear()
+
 
 T = TypeVar("T")
 
@@ -68,7 +175,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._random = seeded(f"{seed}/schedule").random
         self._births = 0
         self._runnable: list[Process] = []
-        self._timers: list[tuple[float, int, SimHandle]] = []
+        self._timers: list[tuple[float, int, SimTimer]] = []  # A heap.
         self._cancelled_timers = 0
         self._processes: list[Process] = []
         self._dropped: list[SimHandle] = []  # Timers of the dead. They hold what may not be collected.
@@ -90,7 +197,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return process
 
     def current(self) -> Process:
-        return PROCESS.get(None) or self.root
+        return PROCESS.get(self.root)
 
     def crash(self, process: Process) -> None:
         """It stops where it stands. What it has outside this loop (sockets, disks) is the caller's to stop."""
@@ -136,14 +243,28 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- time and callbacks -------------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        process = PROCESS.get(None)
-        return self.now * process.rate if process is not None else self.now
+        return self.now * PROCESS.get(self.root).rate
 
     def call_soon(  # type: ignore[override]  # The stubs tie the arguments to the callback's; asyncio does not.
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        handle = self._handle(callback, args, context)
-        self._enqueue(handle)
+        if context is None:
+            context = copy_context()
+        self._births = birth = self._births + 1
+        handle = _new_handle(SimHandle)
+        handle.callback = callback
+        handle.args = args
+        handle.context = context
+        handle.birth = birth
+        handle._cancelled = False
+        handle.process = process = context.get(PROCESS, self.root)
+        if not process.is_alive or self._is_over:
+            handle.cancel()
+            return handle
+        ready = process.ready
+        if not ready and not process.is_paused:
+            self._runnable.append(process)
+        ready.append(handle)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -153,60 +274,68 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> SimHandle:
-        handle = self._handle(callback, args, context)
-        rate = handle.process.rate
-        when = self.now + max(0.0, delay) / rate
-        handle.local_when = when * rate
-        self._schedule(when, handle)
-        return handle
+    ) -> SimTimer:
+        timer = self._timer(callback, args, context)
+        rate = timer.process.rate
+        when = self.now + delay / rate if delay > 0.0 else self.now
+        timer.local_when = when * rate
+        self._schedule(when, timer)
+        return timer
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> SimHandle:
-        handle = self._handle(callback, args, context)
-        handle.local_when = when
-        self._schedule(handle.process.world_time(when), handle)
-        return handle
+    ) -> SimTimer:
+        timer = self._timer(callback, args, context)
+        timer.local_when = when
+        self._schedule(timer.process.world_time(when), timer)
+        return timer
 
     def on_timer_cancelled(self) -> None:
         """For handles. Most timers are timeouts that never fire: without this the heap would be full of them."""
         self._cancelled_timers += 1
         if self._cancelled_timers > _CANCELLED_MIN and self._cancelled_timers * 2 > len(self._timers):
-            self._timers = [timer for timer in self._timers if not timer[2]._cancelled]
+            self._timers[:] = [timer for timer in self._timers if not timer[2]._cancelled]
             heapify(self._timers)
             self._cancelled_timers = 0
 
-    def _handle(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> SimHandle:
+    def _timer(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> SimTimer:
         if context is None:
             context = copy_context()
-        self._births += 1
-        return SimHandle(callback, args, context, context.get(PROCESS) or self.root, self._births, self)
+        self._births = birth = self._births + 1
+        timer = _new_timer(SimTimer)
+        timer.callback = callback
+        timer.args = args
+        timer.context = context
+        timer.birth = birth
+        timer._cancelled = False
+        timer.process = context.get(PROCESS, self.root)
+        timer.sim_loop = self
+        timer.in_heap = False
+        return timer
 
-    def _enqueue(self, handle: SimHandle) -> None:
-        process = handle.process
+    def _schedule(self, when: float, timer: SimTimer) -> None:
+        if when <= self.now or self._is_over:
+            self._enqueue(timer)
+        else:
+            timer.in_heap = True
+            heappush(self._timers, (when, timer.birth, timer))
+
+    def _enqueue(self, timer: SimTimer) -> None:
+        process = timer.process
         if not process.is_alive or self._is_over:
-            handle.cancel()
+            timer.cancel()
             return
         ready = process.ready
         if not ready and not process.is_paused:
             self._runnable.append(process)
-        ready.append(handle)
-
-    def _schedule(self, when: float, handle: SimHandle) -> None:
-        if when <= self.now or self._is_over:
-            self._enqueue(handle)
-        else:
-            handle.in_heap = True
-            heappush(self._timers, (when, handle.birth, handle))
+        ready.append(timer)
 
     # --- futures and tasks --------------------------------------------------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
         future = SimFuture(loop=self)
-        self._births += 1
-        future.birth = self._births
-        future.process = self.current()
+        self._births = future.birth = self._births + 1
+        future.process = PROCESS.get(self.root)
         return future
 
     def create_task(
@@ -252,16 +381,11 @@ class SimLoop(asyncio.AbstractEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def _burst(self, until: asyncio.Future[Any]) -> None:
-        """Steps, until nobody can run or a jump of the clock is due."""
-        runnable, draw, shuffle, choices, trace = (
-            self._runnable,
-            self._random,
-            self._shuffle,
-            self.digest.choices,
-            self._trace,
-        )
+        """Steps, until nothing can run or a jump of the clock is due."""
+        runnable, draw, shuffle, trace = self._runnable, self._random, self._shuffle, self._trace
+        add_choice, is_done = self.digest.buffer.append, until.done
         steps = 0
-        while runnable and steps < _BURST_MAX and not until.done():
+        while runnable and steps < _BURST_MAX and not is_done():
             at = int(draw() * len(runnable))
             process = runnable[at]
             ready = process.ready
@@ -275,7 +399,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             steps += 1
             if handle._cancelled:
                 continue
-            choices.append(handle.birth & 0xFF)
+            add_choice(handle.birth & 0xFF)
             if trace is not None:
                 trace(f"{self.now:.6f} {process.name}: {name_of(handle.callback)}")
             try:
@@ -289,38 +413,34 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.events += steps
 
     def _jump(self, main: asyncio.Future[Any]) -> None:
-        """To the next timer, and all that are due with it; only a little, if somebody can run."""
+        """To the next timer, and all that are due with it; only a little, if a process can run."""
         if self.events > self._events_max:
             raise SimulationError(f"{self._here()}: no end after {self.events} events; {_progress(main)}")
-        self._drop_dead_timers()
-        timers = self._timers
-        if self._runnable:
-            self.now = min(self.now + _BURST_S, timers[0][0] if timers else math.inf)
+        timers, runnable = self._timers, self._runnable
+        while timers and ((first := timers[0][2])._cancelled or not first.process.is_alive):
+            self._drop(heappop(timers)[2])  # The clock does not jump for a timer that does nothing.
+        if runnable:
+            now = min(self.now + _BURST_S, timers[0][0] if timers else math.inf)
         elif timers:
-            self.now = timers[0][0]
+            now = timers[0][0]
         else:
             raise SimulationError(f"{self._here()}: nothing is left to do, and no timer is set; {_progress(main)}")
-        self.digest.add_time(self.now)
-        while timers and timers[0][0] <= self.now:
-            handle = heappop(timers)[2]
-            handle.in_heap = False
-            if handle._cancelled:
-                self._cancelled_timers -= 1
-            elif handle.process.is_alive:
-                self._enqueue(handle)
+        self.now = now
+        self.digest.add_time(now)
+        while timers and timers[0][0] <= now:
+            timer = heappop(timers)[2]
+            if timer._cancelled or not timer.process.is_alive:
+                self._drop(timer)
             else:
-                self._dropped.append(handle)
+                timer.in_heap = False
+                self._enqueue(timer)
 
-    def _drop_dead_timers(self) -> None:
-        """The clock does not jump for a timer that does nothing."""
-        timers = self._timers
-        while timers and (timers[0][2]._cancelled or not timers[0][2].process.is_alive):
-            handle = heappop(timers)[2]
-            handle.in_heap = False
-            if handle._cancelled:
-                self._cancelled_timers -= 1
-            else:
-                self._dropped.append(handle)
+    def _drop(self, timer: SimTimer) -> None:
+        timer.in_heap = False
+        if timer._cancelled:
+            self._cancelled_timers -= 1
+        else:
+            self._dropped.append(timer)
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -369,7 +489,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def shutdown_asyncgens(self) -> None:
         generators = [self._generators[key] for key in sorted(self._generators.keys())]
         for generator in generators:
-            await generator.aclose()
+            try:
+                await generator.aclose()
+            except Exception as error:  # As asyncio does it. One of a killed process is still running, for example.
+                self.call_exception_handler({"message": "closing an asynchronous generator failed", "exception": error})
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         del timeout  # There is none.
@@ -450,6 +573,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._runnable.clear()
         self._timers.clear()
         self._dropped.clear()
+
+
+_new_handle: Callable[[type[SimHandle]], SimHandle] = object.__new__
+_new_timer: Callable[[type[SimTimer]], SimTimer] = object.__new__
 
 
 def new_sim_loop(

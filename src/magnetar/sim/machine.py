@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import posixpath
 
-from magnetar.sim.delay import NO_DELAY, Delay
-from magnetar.sim.device import Crash, DiskTiming, SimDevice
-from magnetar.sim.entropy import SimEntropy, WallClock
-from magnetar.sim.runtime import SimRuntime
-from magnetar.sim.sync_sites import SyncSites
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
+from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice
+from magnetar.sim.devices.sync_sites import SyncSites
+from magnetar.sim.runtime import SimEntropy, SimRuntime, WallClock
+from magnetar.sim.seeds import NO_DELAY, Delay
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
 
 
 class SimMachine:

@@ -7,24 +7,22 @@ Crash:     `die` makes the lane inert: what was handed over never finishes, noth
            repair what a crash breaks. The lane keeps their futures, so that no collection of garbage ends them either.
            `release` lets them go when the test is over.
 Process:   its timers belong to the process that used it first, whoever resumes it: a paused process has paused lanes.
-Read next: magnetar/runtime/offload.py for the promises
+Read next: magnetar/runtime/runtime.py for the promises
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
 from magnetar.errors import ClosedError
-from magnetar.runtime.offload import Offload
-from magnetar.runtime.system_offload import LANE_CALLS_MAX
-from magnetar.sim.delay import NO_DELAY, Delay
-from magnetar.sim.seeds import seeded
+from magnetar.runtime.runtime import Offload
+from magnetar.runtime.system import LANE_CALLS_MAX
+from magnetar.sim.seeds import NO_DELAY, Delay, seeded
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -32,25 +30,36 @@ Args = TypeVarTuple("Args")
 _Future: TypeAlias = asyncio.Future[Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
-    run: Callable[[], Any]
-    delay_s: Callable[[], float]
-    interrupt: Callable[[], None] | None = None
-    """What a crash that comes before the effect leaves of it; nothing, if None."""
+    __slots__ = ("delay_s", "interrupt", "run")
+
+    def __init__(
+        self, run: Callable[[], Any], delay_s: Callable[[], float], interrupt: Callable[[], None] | None = None
+    ) -> None:
+        """`interrupt`: what a crash that comes before the effect leaves of it; nothing, if None."""
+        self.run = run
+        self.delay_s = delay_s
+        self.interrupt = interrupt
 
 
-@dataclass(frozen=True, slots=True)
 class _Call:
-    future: _Future
-    stages: deque[Stage]
-    results: list[Any]
+    __slots__ = ("future", "result", "stages")
+
+    def __init__(self, future: _Future, stages: Sequence[Stage]) -> None:
+        self.future = future
+        self.stages = deque(stages)
+        self.result: Any = _NOTHING_YET
+        """Of the first stage."""
+
+
+_NOTHING_YET: Final = object()
 
 
 class SimOffload(Offload):
     def __init__(self, name: str, *, seed: str = "", delay: Delay = NO_DELAY) -> None:
         self._name = name
-        self._random = seeded(f"{seed}/{name}")
+        self._seed = f"{seed}/{name}"
+        self._draw: Callable[[], float] | None = None  # Most lanes of most processes are never used.
         self._delay = delay
         self._queue: deque[_Call] = deque()
         self._current: _Call | None = None
@@ -61,13 +70,13 @@ class SimOffload(Offload):
         self._ended: asyncio.Future[None] | None = None
         self._is_closed = False
         self._is_paused = False
-        self._withheld: Callable[[], None] | None = None
+        self._withheld: tuple[Callable[..., None], tuple[Any, ...]] | None = None
         self._is_dead = False
         self._is_released = False
         self._abandoned: list[_Future] = []
 
     async def __call__(self, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-        stage = Stage(partial(function, *args), partial(self._delay.draw, self._random))
+        stage = Stage(partial(function, *args), self._delay_s)
         future: asyncio.Future[T] = self.hand_over(stage)
         return await future
 
@@ -82,7 +91,7 @@ class SimOffload(Offload):
             raise ClosedError(f"lane {self._name!r} is closed")
         assert len(self._queue) < LANE_CALLS_MAX, f"lane {self._name!r}: {len(self._queue)} calls wait"
         future: _Future = self._running_loop().create_future()
-        self._queue.append(_Call(future, deque(stages), []))
+        self._queue.append(_Call(future, stages))
         if self._current is None:
             self._next_call()
         return future
@@ -106,8 +115,8 @@ class SimOffload(Offload):
     def resume(self) -> None:
         self._is_paused = False
         if self._withheld is not None:
-            callback, self._withheld = self._withheld, None
-            self._later(0.0, callback)
+            (callback, args), self._withheld = self._withheld, None
+            self._later(0.0, callback, *args)
 
     def die(self) -> None:
         if self._is_dead:
@@ -142,38 +151,57 @@ class SimOffload(Offload):
             self._ended.set_result(None)
 
     def _begin_stage(self, call: _Call) -> None:
-        stage = call.stages.popleft()
+        stage = self._ahead = call.stages.popleft()
         delay_s = stage.delay_s()
-        before_s = delay_s * self._random.random() if delay_s else 0.0
-        self._ahead = stage
-        self._later(before_s, partial(self._do_stage, call, stage, delay_s - before_s))
+        before_s = delay_s * self._random() if delay_s else 0.0
+        self._later(before_s, self._do_stage, call, stage, delay_s - before_s)
 
     def _do_stage(self, call: _Call, stage: Stage, after_s: float) -> None:
         self._ahead = None
-        result, error = _outcome(stage.run)
-        call.results.append(result)
-        if error is None and call.stages:
-            self._later(after_s, partial(self._begin_stage, call))
+        try:
+            result = stage.run()
+        except StopIteration as error:  # A future cannot carry it; neither can a coroutine.
+            wrapped = RuntimeError("the function raised StopIteration")
+            wrapped.__cause__ = error
+            self._later(after_s, self._finish, call, wrapped)
+            return
+        except BaseException as error:
+            self._later(after_s, self._finish, call, error)
+            return
+        if call.result is _NOTHING_YET:
+            call.result = result
+        if call.stages:
+            self._later(after_s, self._begin_stage, call)
         else:
-            self._later(after_s, partial(self._finish, call, error))
+            self._later(after_s, self._finish, call, None)
 
     def _finish(self, call: _Call, error: BaseException | None) -> None:
         if not call.future.done():  # Else its caller was cancelled.
             if error is None:
-                call.future.set_result(call.results[0])
+                call.future.set_result(call.result)
             else:
                 call.future.set_exception(error)
         self._next_call()
 
-    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._timer = self._running_loop().call_later(delay_s, self._on_timer, callback, context=self._context)
+    def _later(self, delay_s: float, callback: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None
+        self._timer = self._loop.call_later(delay_s, self._on_timer, callback, args, context=self._context)
 
-    def _on_timer(self, callback: Callable[[], None]) -> None:
+    def _on_timer(self, callback: Callable[..., None], args: tuple[Any, ...]) -> None:
         self._timer = None
         if self._is_paused:
-            self._withheld = callback
+            self._withheld = callback, args
         elif not self._is_dead:
-            callback()
+            callback(*args)
+
+    def _delay_s(self) -> float:
+        delay = self._delay
+        return delay.min_s + (delay.max_s - delay.min_s) * self._random() if delay.max_s else 0.0
+
+    def _random(self) -> float:
+        if self._draw is None:
+            self._draw = seeded(self._seed).random
+        return self._draw()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -189,14 +217,3 @@ class SimOffload(Offload):
         future: _Future = asyncio.get_running_loop().create_future()
         self._abandoned.append(future)
         return future
-
-
-def _outcome(run: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return run(), None
-    except StopIteration as error:  # A future cannot carry it; neither can a coroutine.
-        wrapped = RuntimeError("the function raised StopIteration")
-        wrapped.__cause__ = error
-        return None, wrapped
-    except BaseException as error:
-        return None, error

@@ -1,10 +1,13 @@
-"""Process: one incarnation of a node, and how code is known to belong to it.
+"""Process: one incarnation of a node, how code is known to belong to it, and what the loop hands out to that code.
 
-Carried:   in a ContextVar. Callbacks, timers, tasks and accepted connections copy the context of whoever made them, so
-           that no code passes a node's name, and a crash knows what to stop.
+Carried:   in a ContextVar. Callbacks, timers, tasks and accepted connections copy the context of their maker, so that
+           no code passes a node's name, and a crash knows what to stop.
 Shared:    an object of one process that another calls directly (a metadata store's watcher) would run as the other's
            code, and outlive the crash of its owner: `bound` hands the call over.
 Clock:     `rate` is how fast this process sees the loop's time pass; 1.01 gains a hundredth.
+Hashes:    asyncio keeps tasks and futures in sets (`wait`, `TaskGroup`, `all_tasks`). Hashed by address, these would be
+           walked in another order in every run. The loop's handles, futures and tasks are hashed by birth number, so
+           the order is the same in every run.
 Read next: loop.py
 """
 
@@ -13,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Final, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 
 if TYPE_CHECKING:
-    from magnetar.sim.tasks import SimHandle, SimTask
+    from magnetar.sim.loop import SimLoop
+
 
 Args = TypeVarTuple("Args")
 
@@ -63,3 +67,110 @@ def bound(callback: Callable[[Unpack[Args]], object]) -> Callable[[Unpack[Args]]
         asyncio.get_running_loop().call_soon(callback, *args, context=context)
 
     return hand_over
+
+
+# --- what the loop hands out ------------------------------------------------------------------------------------------
+
+
+class SimHandle(asyncio.TimerHandle):
+    """A callback that is due. The loop makes one per event: it sets the fields itself, as a constructor costs more."""
+
+    __slots__ = ("args", "birth", "callback", "context", "process")
+
+    args: tuple[Any, ...]
+    birth: int
+    callback: Callable[..., object] | None
+    context: Context
+    process: Process
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.callback = None
+        self.args = ()
+
+    def when(self) -> float:
+        return 0.0
+
+    def __hash__(self) -> int:
+        return self.birth
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"<handle {self.birth} of {self.process.name}: {name_of(self.callback)}>"
+
+
+class SimTimer(SimHandle):
+    """A callback that is due later, by the clock of its process."""
+
+    __slots__ = ("in_heap", "local_when", "sim_loop")
+
+    in_heap: bool
+    local_when: float
+    sim_loop: SimLoop
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            super().cancel()
+            if self.in_heap:
+                self.sim_loop.on_timer_cancelled()
+
+    def when(self) -> float:
+        return self.local_when
+
+
+class SimFuture(asyncio.Future[Any]):
+    __slots__ = ("birth", "process")
+
+    birth: int
+    process: Process
+    """The one that made it, and would look at its error."""
+
+    def __hash__(self) -> int:
+        return self.birth
+
+
+class SimTask(asyncio.Task[Any]):
+    __slots__ = ("birth", "process")
+
+    def __init__(
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        birth: int,
+        loop: SimLoop,
+        name: str | None,
+        context: Context | None,
+        **options: Any,
+    ) -> None:
+        self.birth = birth  # First: the base class puts the task into a set.
+        current = PROCESS.get(None) if context is None else context.get(PROCESS)
+        self.process = current or loop.root
+        super().__init__(coro, loop=loop, name=name or f"task {birth}", context=context, **options)
+
+    def __hash__(self) -> int:
+        return self.birth
+
+
+def is_task_step(callback: Callable[..., object] | None) -> bool:
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+
+
+def name_of(callback: Callable[..., object] | None) -> str:
+    """For people: which task goes on, or what is called."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"task {owner.get_name()!r}"
+    callback = getattr(callback, "func", callback)
+    return str(getattr(callback, "__qualname__", None) or type(callback).__name__)
+
+
+def waits_at(coroutine: object) -> str:
+    """The lines at which a suspended coroutine stands, the innermost last."""
+    places: list[str] = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        code = frame.f_code
+        places.append(f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {code.co_qualname}")
+        coroutine = getattr(coroutine, "cr_await", None)
+    return " > ".join(places) or "an unknown place"

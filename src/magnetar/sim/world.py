@@ -8,8 +8,9 @@ Start:     `start(node, main)` calls `main(runtime)` as the new process, on its 
 Crash:     loop, network and machine stop together. Kill: the kernel goes on. Power loss: nothing does.
 Exit:      a process ends with its main coroutine; what it left open, its kernel closes. A main that raises fails the
            seed, unless `on_exit` takes it.
-Garbage:   not collected while the world runs, so that nothing depends on when that happens.
-Read next: loop.py, network.py, machine.py; docs/simulation.md
+Garbage:   not collected while the world runs, so that nothing depends on when that happens. Collections leave out what
+           the process had before its first world: that is more than a world makes.
+Read next: loop.py, sim/network/network.py, machine.py; docs/simulation.md
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from magnetar.sim.delay import NO_DELAY, Delay
-from magnetar.sim.device import Crash, DiskTiming
-from magnetar.sim.entropy import SimEntropy, WallClock
-from magnetar.sim.link import LinkDelay
+from magnetar.sim.devices.device import Crash, DiskTiming
 from magnetar.sim.loop import EVENTS_MAX, new_sim_loop
 from magnetar.sim.machine import SimMachine
-from magnetar.sim.network import SimNetwork
+from magnetar.sim.network.link import LinkDelay
+from magnetar.sim.network.network import SimNetwork
 from magnetar.sim.process import Process
-from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.runtime import SimEntropy, SimRuntime, WallClock
+from magnetar.sim.seeds import NO_DELAY, Delay
 
 T = TypeVar("T")
 
@@ -65,6 +65,7 @@ class World(AbstractContextManager["World"]):
         self._nodes: dict[str, Node] = {}
         self._collects_garbage = gc.isenabled()
         gc.disable()
+        _leave_out_what_is_imported()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -176,3 +177,14 @@ class World(AbstractContextManager["World"]):
 
     def _time(self) -> float:
         return self.loop.now
+
+
+_has_left_out = False
+
+
+def _leave_out_what_is_imported() -> None:
+    """Once per process: what a world leaves behind stays in sight of the collections after it."""
+    global _has_left_out
+    if not _has_left_out:
+        _has_left_out = True
+        gc.freeze()

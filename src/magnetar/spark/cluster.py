@@ -1,15 +1,15 @@
-"""A cluster as Spark's processes see it: what the broker says over HTTP, and ledgers straight from and to the bookies.
+"""A cluster as Spark's processes see it: the broker's answers over HTTP, and ledgers straight from and to the bookies.
 
     found = cluster(ClusterOptions.of("pulsar://127.0.0.1:6650"))     # on any thread
     segments = run(found.segments("persistent://public/default/orders"), timeout=30.0)
     for first, entries in iterate(found.read_entries(segments.ledgers[0], 0, 99)): ...
 
-Process:   one `Cluster` per process and options, made at first use, gone in a forked child. It lives on the loop's
-           thread (loop_thread.py): its methods are awaited there, its values may go anywhere.
-Patience:  a broker that is away, or busy, is asked again for `PATIENCE_S`; then BrokerUnavailableError.
-Errors:    `BookieUnavailableError` from `read_entries`: read through the broker instead. `TopicNotFoundError`: no such
+Threads:   one `Cluster` per process and options, made at first use, dropped in a forked child. It lives on the loop's
+           thread (loop_thread.py): its methods are awaited there, its values may be used anywhere.
+Failure:   a broker that is away, or busy, is asked again for `PATIENCE_S`; then BrokerUnavailableError.
+           `BookieUnavailableError` from `read_entries`: read through the broker instead. `TopicNotFoundError`: no such
            topic. `HttpRefusedError`: anything else that the broker refuses, with its reason.
-Read next: cluster_values.py, entry_reading.py; client/http.py, metadata/relayed.py; admin/segments.py
+Read next: cluster_values.py, entry_reading.py; client/http/client.py, metadata/relay/store.py; admin/topics/segments.py
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from magnetar.broker.names import NamespaceName, TopicName
-from magnetar.client.http import HttpClient
+from magnetar.client.http.client import HttpClient
 from magnetar.config.ledger import LedgerConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError, HttpRefusedError, InvalidCursorPositionError, TopicNotFoundError
 from magnetar.ledger.client import LedgerClient
-from magnetar.metadata.relayed import RelayedStore
+from magnetar.metadata.relay.store import RelayedStore
+from magnetar.names import NamespaceName, TopicName
 from magnetar.runtime.system import SystemRuntime
 from magnetar.spark.cluster_values import (
     ClusterOptions,
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 PATIENCE_S: Final = 30.0
-"""A broker that is killed is there again in a few seconds, or another one has its topics."""
+"""A broker that is killed is back in a few seconds, or another one has its topics."""
 _OPEN_S_MAX: Final = 60.0
 _NOT_FOUND: Final = 404
 _NOT_A_PLACE: Final = 412
@@ -72,11 +72,11 @@ class Cluster:
         self.http = http
         self.store = RelayedStore(http, config.metadata, runtime.entropy.random)
         self.ledgers = LedgerClient(self.store, config, runtime)
-        """Started: it knows the bookies. Writers made with it belong to their maker."""
+        """Started: it knows the bookies. Writers made with it belong to the code that made them."""
 
     @classmethod
     async def open(cls, options: ClusterOptions) -> Cluster:
-        """BrokerUnavailableError; ConfigError if what answers there is something else."""
+        """Connects. Raises BrokerUnavailableError, or ConfigError if something else answers."""
         http = HttpClient(options.admin_url, SystemRuntime().entropy.random)
         try:
             opened = cls(options, await _settings(http, options), http)
@@ -87,7 +87,7 @@ class Cluster:
         return opened
 
     async def aclose(self) -> None:
-        """For tests: a process of Spark's ends without it."""
+        """Closes it, for tests: a process of Spark's ends without it."""
         await self.ledgers.aclose()
         await self.store.aclose()
         await self.http.aclose()
@@ -95,32 +95,32 @@ class Cluster:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def segments(self, topic: str, from_ledger: int = 0) -> Segments:
-        """Of one topic or one partition (`…-partition-3`), ledgers below `from_ledger` left out. The topic is opened by
-        its broker and never made. TopicNotFoundError."""
+        """Returns the ledgers of one topic or one partition (`…-partition-3`), without those below `from_ledger`. The
+        broker opens the topic and never makes it. Raises TopicNotFoundError."""
         return Segments.of(await self._ask(topic, "segments", {"from": from_ledger or None}))
 
     async def wait(self, topic: str, after: Position, timeout_ms: int = 500) -> Tail:
-        """At once when something is confirmed behind `after`, else after the time: what the topic has then."""
+        """Returns the topic's end, at once when something is confirmed after `after`, otherwise after the time."""
         json = await self._ask(topic, "segments/wait", {"after": after, "timeoutMs": timeout_ms})
-        if json.get("busy"):  # As many wait there as may.
+        if json.get("busy"):  # The broker has its maximum of waiting requests.
             await asyncio.sleep(timeout_ms / 1000)
         return Tail(position_of(json["lastConfirmed"]), int(json["nextIndex"]))
 
     async def cut(
         self, topic: str, start: Position, end: Position, *, messages: int | None = None, size_bytes: int | None = None
     ) -> Position:
-        """The first position not to read, so that [start, it) has at most about so many messages and bytes: whole
-        entries, at least one, at most up to `end`."""
+        """Returns the first position not to read, so that [start, it) has at most about this many messages and bytes:
+        whole entries, at least one, at most up to `end`."""
         query = {"from": start, "to": end, "messages": messages, "bytes": size_bytes}
         return position_of(await self._ask(topic, "cut", query))
 
     async def place(self, topic: str, text: str) -> FoundPlace:
-        """A place as people name it: earliest, latest, 12:34, -1000, -10m, a time, index:42 (topic/seek.py).
-        InvalidCursorPositionError if it is none."""
+        """Finds a place from text: earliest, latest, 12:34, -1000, -10m, a time, index:42 (topic/seek_targets.py).
+        Raises InvalidCursorPositionError if it is not a place."""
         return FoundPlace.of(await self._ask(topic, "place", {"at": text}))
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned or does not exist."""
+        """Returns the number of partitions; 0 if the topic is not partitioned or does not exist."""
         try:
             json = await self._ask(topic, "partitions", _TOPIC_QUERY)
         except TopicNotFoundError:
@@ -128,7 +128,7 @@ class Cluster:
         return int(json["partitions"])
 
     async def topics_of(self, namespace: str) -> list[str]:
-        """All persistent ones, sorted; of a partitioned topic its partitions."""
+        """Returns all persistent topics, sorted; of a partitioned topic its partitions."""
         name = NamespaceName.parse(namespace)
         return sorted(await self.http.get_json(f"/admin/v2/persistent/{name}", patience_s=PATIENCE_S))
 
@@ -146,14 +146,14 @@ class Cluster:
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def read_entries(self, ledger: SegmentLedger, first: int, last: int) -> AsyncIterator[Chunk]:
-        """Entries `first` … `last` (both included) of a closed ledger, or of the confirmed part of an open one,
+        """Reads entries `first` … `last` (both included) of a closed ledger, or of the confirmed part of an open one,
         straight from the bookies: chunks of (id of the first entry, payloads as they are stored), in order, no gap.
 
         Several chunks are read ahead, bounded in bytes; every digest is verified. No broker and no metadata is asked,
-        unless a bookie was replaced meanwhile. BookieUnavailableError: the bookies that have them cannot be reached,
-        ask the broker. EntryAbsentError, NoSuchLedgerError: they are gone. EntryDamagedError: every copy is damaged.
+        unless a bookie was replaced. BookieUnavailableError: the bookies that have them cannot be reached, ask the
+        broker. EntryAbsentError, NoSuchLedgerError: they were deleted. EntryDamagedError: every copy is damaged.
         """
-        return read_entries(ledger, first, last, self.ledgers.parts)
+        return read_entries(ledger, first, last, self.ledgers.context)
 
 
 def _config(settings: ClusterSettings) -> Config:
@@ -186,7 +186,8 @@ _opening: dict[ClusterOptions, asyncio.Task[Cluster]] = {}  # Touched on the loo
 
 
 def cluster(options: ClusterOptions) -> Cluster:
-    """The one of this process, made at the first call. Blocks then; on the loop's own thread use `open_cluster`."""
+    """Returns the one of this process, made at the first call, which blocks; on the loop's thread use
+    `open_cluster`."""
     found = _opened.get(options)
     if found is None:
         if is_loop_thread():
@@ -196,7 +197,7 @@ def cluster(options: ClusterOptions) -> Cluster:
 
 
 async def open_cluster(options: ClusterOptions) -> Cluster:
-    """The same, for code that runs on the loop's thread. Who comes while it is opened waits for that."""
+    """Returns the same on the loop's thread. Calls during the opening wait for it."""
     found = _opened.get(options)
     if found is not None:
         return found
@@ -214,7 +215,7 @@ def _on_opened(options: ClusterOptions, done: asyncio.Task[Cluster]) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the connections are the parent's."""
+    """Runs in a forked child: the connections are the parent's."""
     _opened.clear()
     _opening.clear()
 

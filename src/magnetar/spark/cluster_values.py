@@ -1,4 +1,4 @@
-"""What is said about a cluster and its topics: values that can be pickled, hashed, and made from a broker's JSON."""
+"""Values about a cluster and its topics: they can be pickled, hashed, and made from a broker's JSON."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ADMIN_PORT: Final = 8080
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Where a cluster is. Hashable and picklable; equal ones share a `Cluster`."""
+    """The addresses of a cluster. Hashable and picklable; equal ones share a `Cluster`."""
 
     service_url: str
     admin_url: str
 
     @classmethod
     def of(cls, service_url: str | None = None, admin_url: str | None = None) -> ClusterOptions:
-        """With the defaults: our own machine; the admin interface on the same hosts, port 8080. ConfigError."""
+        """Fills in the defaults: this machine; the admin interface on the same hosts, port 8080. Raises ConfigError."""
         service = (service_url or SERVICE_URL).strip()
         scheme, separator, rest = service.partition("://")
         hosts = [_host(part.strip()) for part in rest.rstrip("/").split(",")]
@@ -36,7 +36,7 @@ class ClusterOptions:
 
 
 def _host(address: str) -> str:
-    """Empty if there is none."""
+    """Returns an empty text if it has no host."""
     try:
         return urlsplit(f"//{address}").hostname or ""
     except ValueError:  # Half a bracket.
@@ -72,27 +72,27 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLedger:
-    """One ledger of a topic, with all that is needed to read it without asking anybody but its bookies."""
+    """One ledger of a topic, with all that a reader needs besides the bookies."""
 
     ledger_id: int
     entries: int
-    """Confirmed ones: entry ids 0 … entries − 1 may be read."""
+    """The number of confirmed entries: ids 0 … entries − 1 may be read."""
     size_bytes: int
     closed: bool
-    """Whether nothing more will come. The last ledger of a topic is open."""
+    """Whether it is complete. The last ledger of a topic is open."""
     closed_ms: int
     """0 while it is open."""
     first_index: int | None
-    """Index of its first message; of the message that comes next, if it has no entries. None: the broker could not
-    read its first entry."""
+    """The index of its first message; without entries, that of the next message. None: the broker could not read its
+    first entry."""
     first_publish_ms: int | None
-    """When its first entry came to the broker, as far as that is known."""
+    """The time when its first entry came to the broker, as far as it is known."""
     metadata: bytes
-    """BookKeeper's ledger metadata, as stored. Empty: it is no longer on bookies."""
+    """BookKeeper's ledger metadata, as stored. Empty: the ledger is no longer on bookies."""
     digest_type: DigestType
     password: bytes
     offloaded: bool = False
-    """It was moved to tiered storage; else, if it is no longer on bookies, it is lost."""
+    """Whether it was moved to tiered storage; otherwise, if it is no longer on bookies, it is lost."""
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> SegmentLedger:
@@ -108,7 +108,7 @@ class SegmentLedger:
             metadata=base64.b64decode(json["metadata"]),
             digest_type=DigestType[json["digestType"]],
             password=base64.b64decode(json["password"]),
-            offloaded=bool(json.get("offloaded", False)),  # Brokers of before do not say.
+            offloaded=bool(json.get("offloaded", False)),  # Older brokers do not report it.
         )
 
 
@@ -118,15 +118,15 @@ class Segments:
 
     topic: str
     last_confirmed: Position
-    """The last entry there is; entry id −1 of the first ledger (or of none: ledger −1) while there is none."""
+    """The last entry; entry id −1 of the first ledger (or of none: ledger −1) while the topic is empty."""
     next_index: int
-    """Of the message behind `last_confirmed`."""
+    """The index of the message after `last_confirmed`."""
     earliest: Position
-    """The first entry that is left; where the next one will be, if there is none."""
+    """The first entry that is left; for an empty topic, the place of the next one."""
     terminated: bool
     ledgers: tuple[SegmentLedger, ...]
     publish_lag_ms: int = 0
-    """How long after their publish time messages of exactly-once sinks came to the topic, at the most."""
+    """The longest time between publishing and arrival in the topic, for messages of exactly-once sinks."""
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> Segments:
@@ -137,13 +137,13 @@ class Segments:
             earliest=position_of(json["earliest"]),
             terminated=bool(json["terminated"]),
             ledgers=tuple(SegmentLedger.of(each) for each in json["ledgers"]),
-            publish_lag_ms=int(json.get("publishLagMs", 0)),  # Brokers of before do not say.
+            publish_lag_ms=int(json.get("publishLagMs", 0)),  # Older brokers do not report it.
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """How far a topic has come."""
+    """The end of a topic."""
 
     last_confirmed: Position
     next_index: int
@@ -154,11 +154,11 @@ class FoundPlace:
     """The first message to read."""
 
     position: Position
-    """The entry it is in. `EARLIEST` and `LATEST` of topic/position.py for those two words."""
+    """The entry of the message. `EARLIEST` and `LATEST` of topic/position.py for those two words."""
     batch_index: int
-    """−1: the whole entry; else so many messages of its batch come before it."""
+    """−1: the whole entry; otherwise the number of messages of its batch before it."""
     index: int | None = None
-    """Of that message, or of the one that comes next."""
+    """The index of that message, or of the next one."""
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> FoundPlace:

@@ -1,10 +1,10 @@
-"""Points of the sink's protocol at which a test may end the process. Without a test: nothing.
+"""Points of the sink's protocol at which a test may end the process. In production they do nothing.
 
-Hook:      a test sets it in every process of a job; it is called with the point's name and the epoch, in whichever
-           process reaches the point. There is no switch: no setting and no variable of the environment sets one.
-Points:    ledger-created, mid-append, acked-not-returned (in tasks); tasks-done, before-intent, intent-reply-lost,
-           between-topics, published, before-commit-file (on the driver); mid-copy is the broker's.
-           In the order in which a batch passes them. What lies between them: docs/spark-sink.md
+Invariant: a test sets the hook in every process of a job; it is called with the point's name and the epoch, in the
+           process that reaches the point. There is no switch: no setting and no environment variable sets one.
+Order:     ledger-created, mid-append, acked-not-returned (in tasks); tasks-done, before-intent, intent-reply-lost,
+           between-topics, published, before-commit-file (on the driver); mid-copy is the broker's. A batch passes them
+           in this order; docs/spark-sink.md describes the steps between them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One event loop per process, on a thread of its own: how Spark's synchronous calls reach code that is asynchronous.
+"""One event loop per process, on a thread of its own: the way from Spark's synchronous calls to asynchronous code.
 
     entries = run(cluster.segments(topic), timeout=30.0)
     for chunk in iterate(cluster.read_entries(ledger, 0, 999)): ...
 
-Made:      at the first use, never at import. A forked child begins with none: a loop does not survive a fork.
-Ahead:     `iterate` keeps pulling while its caller deals with what it has, at most `depth` items ahead.
-Ended:     an iterator that is closed, or dropped, cancels what pulls for it. The thread is a daemon: Spark ends its
-           workers without asking, and nothing here has to be saved.
+Threads:   the loop is made at the first use, never at import. A forked child begins with none: a loop does not survive
+           a fork. The thread is a daemon: Spark ends its workers without notice, and nothing here has to be saved.
+Limits:    `iterate` continues to pull while its caller works, at most `depth` items ahead. An iterator that is closed,
+           or dropped, cancels its task.
 Read next: cluster.py
 """
 
@@ -29,7 +29,9 @@ from magnetar.errors import BrokerTimeoutError
 T = TypeVar("T")
 
 DEPTH: Final = 4
-ITEM_SECONDS_MAX: Final = 600.0  # For one item of an iterator. What pulls has shorter limits of its own: a safety net.
+ITEM_SECONDS_MAX: Final = (
+    600.0  # For one item of an iterator. The source has shorter limits of its own: this is a safety net.
+)
 _END_SECONDS_MAX: Final = 2.0
 
 
@@ -55,7 +57,7 @@ _current: _LoopThread | None = None
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """The running loop of this process."""
+    """Returns the running loop of this process."""
     global _current
     with _lock:
         if _current is None:
@@ -68,11 +70,11 @@ def is_loop_thread() -> bool:
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
-    """Runs it on the loop's thread and waits for its result. BrokerTimeoutError after so many seconds: it is cancelled
-    then, and what it had asked for may or may not be done."""
+    """Runs it on the loop's thread and returns its result. Raises BrokerTimeoutError after the timeout: it is cancelled
+    then, and its requests may or may not be done."""
     if is_loop_thread():
         coroutine.close()
-        raise RuntimeError("called on the loop's own thread, which would wait for itself for ever: await it instead")
+        raise RuntimeError("called on the loop's own thread, which would wait for itself forever: await it instead")
     future = asyncio.run_coroutine_threadsafe(coroutine, loop())
     return _result(future, timeout)
 
@@ -81,20 +83,20 @@ def _result(future: Future[T], timeout: float) -> T:
     try:
         return future.result(timeout)
     except TimeoutError as error:
-        if future.done() and not future.cancelled():  # Its own, not ours.
+        if future.done() and not future.cancelled():  # The coroutine's own error, not ours.
             raise
         future.cancel()
         raise BrokerTimeoutError(f"not done within {timeout:g} s") from error
     except WasCancelled:
         raise
     except BaseException:
-        future.cancel()  # The caller was interrupted: nobody waits for it any more.
+        future.cancel()  # The caller was interrupted and waits no more.
         raise
 
 
 def iterate(async_iterator: AsyncIterator[T], depth: int = DEPTH, timeout: float = ITEM_SECONDS_MAX) -> Iterator[T]:
-    """Its items, pulled on the loop's thread at most `depth` ahead of the caller. What it raises is raised here, behind
-    the items that came before."""
+    """Yields its items, pulled on the loop's thread at most `depth` ahead of the caller. An error is raised after the
+    items that came before."""
     pulled = _Pulled(async_iterator, depth)
     try:
         while True:
@@ -109,7 +111,7 @@ def iterate(async_iterator: AsyncIterator[T], depth: int = DEPTH, timeout: float
 
 
 class _End:
-    """Behind the last item."""
+    """The mark after the last item."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -120,7 +122,7 @@ class _Pulled(Generic[T]):
 
     def __init__(self, source: AsyncIterator[T], depth: int) -> None:
         if is_loop_thread():
-            raise RuntimeError("called on the loop's own thread, which would wait for itself for ever: use `async for`")
+            raise RuntimeError("called on the loop's own thread, which would wait for itself forever: use `async for`")
         self._source = source
         self._loop = loop()
         self._items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()  # Bounded by `_room`.
@@ -162,7 +164,7 @@ class _Pulled(Generic[T]):
 
 
 def _forget() -> None:
-    """In a forked child: the thread is not there, and the lock may be held for ever by one that is not, either."""
+    """Runs in a forked child: the thread does not exist there, and another missing thread may hold the lock forever."""
     global _current, _lock
     _current = None
     _lock = threading.Lock()

@@ -1,24 +1,24 @@
-"""Options of the data source: unknown ones are refused with the one that was probably meant.
+"""Options of the data source: an unknown one is refused, with the nearest known one.
 
-Spark hands over its own options beside the user's, all in lower case.
+Format:    Spark passes its own options beside the user's, all in lower case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from magnetar.config.suggest import nearest
+from magnetar.config.load import nearest
 from magnetar.errors import ConfigError
 
 OF_SPARK = frozenset(
     {"checkpointlocation", "queryname", "provider", "owner", "location", "is_managed_location", "comment", "external"}
 )
-"""What Spark itself adds to the options of a streaming query, and to those of a table of its catalog."""
-_TWICE = "option."  # Of a catalog table, every option comes once more with this before its name.
+"""Spark's own additions to the options of a streaming query, and to those of a table of its catalog."""
+_TWICE = "option."  # Every option of a catalog table comes once more with this before its name.
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """`known` as documented, in any case. Raises `ConfigError` for the first that is not among them."""
+    """Takes `known` as documented, in any case. Raises `ConfigError` for the first option that is not among them."""
     names = sorted(known)
     lowered = {name.lower() for name in names} | OF_SPARK
     for option in given:

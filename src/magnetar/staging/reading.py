@@ -1,6 +1,6 @@
-"""Reading what was staged, in the order in which it is published: chunk by chunk, the next one read meanwhile.
+"""Reads staged entries in the order in which they are published: chunk by chunk, with the next one read ahead.
 
-Verified:  each ledger is closed and has as many entries as its task wrote; the checksum of those that are read whole.
+Invariant: each ledger is closed and has as many entries as its task wrote; if it is read whole, its checksum is right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Chunk = Sequence[Buffer]
 async def staged_chunks(
     ledgers: LedgerClient, parts: Sequence[StagedPart], skip: int = 0
 ) -> AsyncGenerator[Chunk, None]:
-    """The entries of all parts but the first `skip`. Close it (`aclosing`), if it is not read to its end."""
+    """Yields the entries of all parts but the first `skip`. Close it (`aclosing`), if it is not read to its end."""
     chunks = _chunks(ledgers, parts, skip)
     ahead = _start(chunks)
     try:
@@ -65,6 +65,8 @@ async def _part(ledgers: LedgerClient, part: StagedPart, first: int) -> AsyncGen
             for payload in payloads:
                 checksum = checksum_of(payload, checksum)
         first += len(payloads)
-        if first > last and checksum not in (None, part.checksum):  # Before the last of it is handed out.
-            raise StagingError(f"what ledger {part.ledger_id} holds is not what was staged in it: the checksums differ")
+        if first > last and checksum not in (None, part.checksum):  # Before its last chunk is returned.
+            raise StagingError(
+                f"the content of ledger {part.ledger_id} is not what was staged in it: the checksums differ"
+            )
         yield payloads

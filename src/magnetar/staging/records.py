@@ -1,11 +1,18 @@
-"""What staging writes down, as values and as JSON: what a task staged, what a driver decided, how far an owner is.
+"""Staging's records, as values and as JSON: what a task staged, what a driver decided, how far an owner is.
 
-Staged:    what a task hands to its driver. Travels with the job's own messages.
-Record:    `/magnetar/sinks/<owner>`: the last epoch that is done, and which staged ledgers are to be deleted.
-Intent:    `/magnetar/sinks/<owner>/<epoch>`: which staged ledgers make up the epoch, in which order. One that is too
-           large for a node is in a ledger of its own, and the node says in which.
-Register:  `/magnetar/sinks/<owner>/staged/<ledger>`: a staged ledger that may exist, made before the ledger is.
-Read next: paths.py, intents.py, docs/staging.md
+Invariant: a job is its id and its target together: one job id with two targets names two jobs, and each of them is
+           published once. A batch of a stream that is saved to two topics under one id is therefore in both of them.
+Format:    Staged: what a task hands to its driver, in the job's own messages.
+           OwnerRecord: `/magnetar/sinks/<owner>`: the last epoch that is done, and the staged ledgers to delete.
+           Intent: `/magnetar/sinks/<owner>/<epoch>`: the staged ledgers of the epoch, in order. One that is too large
+           for a node is in a ledger of its own, and the node names the ledger.
+           Registration: `/magnetar/sinks/<owner>/staged/<ledger>`: a staged ledger that may exist, made before the
+           ledger is.
+           JobIdentity: the owner is `<job>@<16 hex digits of the target's SHA-256>`. The target is hashed because an
+           owner's name is part of metadata paths, and a topic's name may be as long as such a path may be. Earlier
+           versions named the owner `<job>`, and noted the target nowhere. A record of that name that is done counts for
+           every target: a job of an earlier version is never published twice.
+Read next: paths.py, intents.py, sink.py (`Sink.is_job_done`), docs/staging.md
 """
 
 from __future__ import annotations
@@ -25,35 +32,28 @@ NONE_DONE: Final = -1
 """The last epoch of an owner that has done none."""
 EPOCH_MAX: Final = 2**31 - 1
 """So that an epoch is the upper half of a sequence id."""
-
-
 _CHECKED_BYTES: Final = 64
-
-
-def checksum_of(entry: Buffer, before: int) -> int:
-    """CRC32C of the beginnings of all entries, one behind the other. An entry begins with a checksum of its own, over
-    all the rest of it; so this one covers everything, and costs nothing."""
-    return crc32c(memoryview(entry)[:_CHECKED_BYTES], before)
+_DIGEST_CHARACTERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What one task staged for one topic: a whole closed ledger."""
+    """A whole closed ledger, which one task staged for one topic."""
 
     topic: str
-    """Complete, `persistent://tenant/namespace/name`; of a partitioned topic the partition."""
+    """Complete, `persistent://tenant/namespace/name`; the partition of a partitioned topic."""
     ledger_id: int
     entries: int
     rows: int
     size_bytes: int
     """Of all entries."""
     checksum: int
-    """Of what its entries are, and their order: `checksum_of`."""
+    """The checksum of its entries in their order: `checksum_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt of one task has written. Only what a driver commits is ever seen."""
+    """The result of one attempt of one task. It is seen only if a driver commits it."""
 
     owner: str
     epoch: int
@@ -67,7 +67,7 @@ class Staged:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """StagingRecordError if it is nothing that `to_json` made."""
+        """Parses the text; raises StagingRecordError if `to_json` did not make it."""
         try:
             owner, epoch, partition, attempt, parts = json.loads(text)
             return cls(str(owner), int(epoch), int(partition), int(attempt), tuple(_to_part(part) for part in parts))
@@ -81,14 +81,14 @@ class OwnerRecord:
     decided: int = NONE_DONE
     """The last epoch that has, or had, an intent. The record changes with every intent, so two never come at once."""
     decided_by: str = ""
-    """The digest of that intent: whoever lost the answer to his own learns here whether it counted."""
+    """The digest of that intent: a driver that lost the answer to its own learns here whether it counted."""
     sweeps: int = 0
     doomed: tuple[int, ...] = ()
     """Staged ledgers that a sweeper is about to delete: no intent names them from now on."""
     is_job: bool = False
-    """Whether this is all that the owner ever publishes: topics need not remember it when it is done."""
+    """Whether the owner publishes nothing after this: topics need not remember it when it is done."""
     is_passing: bool = False
-    """A job that is forgotten when it is done: its name is random, and nobody comes again."""
+    """Whether it is a job that is forgotten when it is done: its name is random and not used again."""
 
     def to_bytes(self) -> bytes:
         value: dict[str, Any] = {"last_done": self.last_done, "decided": self.decided, "sweeps": self.sweeps}
@@ -104,7 +104,8 @@ class OwnerRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """An empty node is an owner of whom nothing is done: it was made as the parent of a register."""
+        """Parses a record. An empty node is an owner of which nothing is done: it was made as the parent of a
+        register."""
         if not data:
             return cls()
         try:
@@ -124,24 +125,24 @@ class OwnerRecord:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What an epoch is made of. It never changes: content and order are fixed by its creation."""
+    """The ledgers of an epoch. It never changes: content and order are fixed by its creation."""
 
     owner: str
     epoch: int
     parts: tuple[StagedPart, ...]
-    """In the order in which they are published: by the task's partition, and each task's as it wrote them."""
+    """The parts in the order of publishing: by the task's partition, and each task's as it wrote them."""
     own_ledger: int | None = field(default=None, compare=False)
-    """Of an intent that is too large for a node: the ledger that it is in."""
+    """The ledger of an intent that is too large for a node."""
 
     @classmethod
     def of(cls, owner: str, epoch: int, staged: Sequence[Staged]) -> Self:
-        """Empty parts are left out. `staged` has one for each partition."""
+        """Makes an intent, without empty parts. `staged` has one for each partition."""
         in_order = sorted(staged, key=lambda each: each.partition)
         return cls(owner, epoch, tuple(part for each in in_order for part in each.parts if part.entries))
 
     @property
     def topics(self) -> list[str]:
-        """Sorted, each once."""
+        """Returns the topics, sorted, each once."""
         return sorted({part.topic for part in self.parts})
 
     def parts_of(self, topic: str) -> tuple[StagedPart, ...]:
@@ -149,7 +150,7 @@ class Intent:
 
     @property
     def ledgers(self) -> list[int]:
-        """All that it needs, until it is done."""
+        """Returns all ledgers that it needs until it is done."""
         own = [] if self.own_ledger is None else [self.own_ledger]
         return [*(part.ledger_id for part in self.parts), *own]
 
@@ -172,12 +173,40 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Of a staged ledger, whether it exists by now or not."""
+    """The note of a staged ledger, whether it exists yet or not."""
 
     ledger_id: int
     epoch: int
     created_ms: int
     """By the store's clock."""
+
+
+def checksum_of(entry: Buffer, before: int) -> int:
+    """Returns CRC32C of the beginnings of all entries, one after the other. An entry begins with a checksum of the rest
+    of it; so this one covers everything, and costs nothing."""
+    return crc32c(memoryview(entry)[:_CHECKED_BYTES], before)
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    job: str
+    """The job's id with the prefix of the system that runs it: `spark-job/replay-1`."""
+    target: str
+    """The complete name of the topic for all rows; empty if each row names its topic."""
+
+    @property
+    def owner(self) -> str:
+        return f"{self.job}@{hashlib.sha256(self.target.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
+
+    @property
+    def owner_without_target(self) -> str:
+        """The owner's name in records that earlier versions stored."""
+        return self.job
+
+    @property
+    def target_text(self) -> str:
+        """Returns the target for messages."""
+        return self.target or "the topics that its rows name"
 
 
 def _from_part(part: StagedPart) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The register of an owner's staged ledgers: which ledgers a sweeper must ask after.
+"""The register of an owner's staged ledgers, which a sweeper reads; and the settings for writing them.
 
 Order:     a ledger is noted before it is created, and forgotten after it is deleted: no staged ledger is ever without
            its note. A note without a ledger is left by a task that died in between, and costs nothing.
@@ -7,13 +7,31 @@ Order:     a ledger is noted before it is created, and forgotten after it is del
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 from magnetar.errors import NodeExistsError, NoNodeError, OutcomeUnknownError
 from magnetar.metadata.store import MetadataStore
 from magnetar.staging.paths import register_path, registration_path
 from magnetar.staging.records import Registration
+from magnetar.wire.bookkeeper.digests import DigestType
 
-_TRIES_MAX = 3  # Lost answers in a row; each try is safe, as nobody else makes or deletes this node.
+_TRIES_MAX = 3  # Lost answers in a row; each try is safe, as no other client makes or deletes this node.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingSettings:
+    """How staged ledgers of a job are written; the quorums are the cluster's (`GET /admin/v2/magnetar/cluster`)."""
+
+    ensemble_size: int = 1
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    digest_type: DigestType = DigestType.CRC32C
+    open_ledgers_max: int = 1_000
+    """The limit of topics for one task: each is a ledger, and a few requests to the metadata store."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:
+            raise ValueError("staging: ack_quorum <= write_quorum <= ensemble_size must hold, each at least 1")
 
 
 class Register:
@@ -26,7 +44,7 @@ class Register:
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
                 await self._store.create(path, str(epoch).encode(), make_parents=True)
-            except NodeExistsError:  # By our own try before, whose answer was lost: ids are given out once.
+            except NodeExistsError:  # Our own try before made it, and its answer was lost: ids are given out once.
                 return
             except OutcomeUnknownError:
                 if not tries_left:

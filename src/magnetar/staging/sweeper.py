@@ -1,16 +1,16 @@
-"""Sweeper: finishes what drivers left behind, and deletes staged ledgers that nobody will publish.
+"""Sweeper: finishes what drivers left unfinished, and deletes staged ledgers that will not be published.
 
     report = await sweep(store, ledgers, now_ms, ttl_ms, sink=sink)
 
-Finish:    an intent that is older than a while has no driver any more, most likely; publishing it is safe if it has.
-Delete:    staged ledgers of epochs that are done, and those older than the TTL, which is longer than any task runs;
-           never one that an intent names.
-Order:     the candidates are written into the owner's record as doomed, by compare-and-set → the intents are read
-           again, and what they name is spared → ledgers are fenced and deleted → their register nodes go. A driver that
-           verified before that cannot create its intent, as the record has changed; one that comes later sees that its
-           ledger is doomed.
-Anybody:   any number of sweepers may work at a time; every broker runs one.
-Read next: decide.py, docs/staging.md
+Order:     an intent that is older than a while most likely has no driver any more; publishing it is safe if it has.
+           One whose epoch is done is deleted with its ledgers: its driver ended in between.
+           Deleted are staged ledgers of epochs that are done, and those older than the TTL, which is longer than any
+           task runs; never one that an intent names. The candidates are written into the owner's record as doomed, by
+           compare-and-set → the intents are read again, and their ledgers are spared → ledgers are fenced and deleted →
+           their register nodes are deleted. A driver that verified before that cannot create its intent, as the record
+           has changed; a later one sees that its ledger is doomed.
+Limits:    any number of sweepers may work at a time; every broker runs one.
+Read next: decision.py, docs/staging.md
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ from magnetar.errors import (
 )
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import MetadataStore
-from magnetar.staging.at_once import all_of
-from magnetar.staging.commit import Sink
-from magnetar.staging.intents import Intents
-from magnetar.staging.owner_node import OwnerNode, VersionedRecord
+from magnetar.runtime.gather import gather_bounded
+from magnetar.staging.intents import Intents, OwnerNode, VersionedRecord
 from magnetar.staging.paths import SINKS, intent_path, owner_of, register_path
 from magnetar.staging.records import OwnerRecord, Registration
-from magnetar.staging.register import Register
-from magnetar.staging.settings import StagingSettings
+from magnetar.staging.register import Register, StagingSettings
+from magnetar.staging.sink import Sink
 
 log = logging.getLogger(__name__)
 
 DOOMED_MAX: Final = 2_000
-"""Of one owner in one sweep: they are in its record, which has to stay small."""
+"""The most of one owner in one sweep: they are in its record, which has to stay small."""
 _AT_ONCE: Final = 16
 
 
@@ -51,13 +49,13 @@ _AT_ONCE: Final = 16
 class SweepReport:
     owners: int = 0
     finished: list[tuple[str, int]] = field(default_factory=list)
-    """Owner and epoch of intents that were left behind."""
+    """Owner and epoch of intents that were left unfinished."""
     deleted: list[int] = field(default_factory=list)
     """Staged ledgers."""
     forgotten: list[str] = field(default_factory=list)
-    """Owners of whom nothing is left."""
+    """Owners of which nothing is left."""
     failures: list[str] = field(default_factory=list)
-    """What could not be done this time, in words."""
+    """The failures of this sweep, in words."""
 
 
 async def sweep(
@@ -69,7 +67,7 @@ async def sweep(
     sink: Sink | None = None,
     finish_after_ms: int = 60_000,
 ) -> SweepReport:
-    """All owners, one after the other. Without a sink, intents that were left behind are left so."""
+    """Sweeps all owners, one after the other. Without a sink, unfinished intents stay."""
     report = SweepReport()
     try:
         await store.sync()
@@ -84,7 +82,7 @@ async def sweep(
             await sweeping.delete()
         except MagnetarError as error:
             report.failures.append(f"{owner_of(name)}: {error}")
-            log.info("an owner's sweep is left for the next time", extra={"owner": owner_of(name), "why": str(error)})
+            log.info("the sweep of an owner is postponed", extra={"owner": owner_of(name), "why": str(error)})
         report.owners += 1
     return report
 
@@ -109,30 +107,37 @@ class _OwnerSweep:
         self._register = Register(store, owner)
         self._intents = Intents(store, ledgers, StagingSettings(), owner)
 
-    # --- what was decided ---------------------------------------------------------------------------------------------
+    # --- decided epochs -----------------------------------------------------------------------------------------------
 
     async def finish(self, sink: Sink, after_ms: int) -> None:
-        """An error is noted, and what else there is to sweep is swept."""
+        """Finishes every intent that still exists after a while. An error is noted, and the sweep continues."""
         found = await self._node.find()
-        if found is None or found.record.decided <= found.record.last_done:
+        if found is None:
             return
-        epoch = found.record.decided
-        node = await self._store.get(intent_path(self._owner, epoch))
-        if node is None or self._now_ms - node.created_ms < after_ms:
-            return
-        log.info("an epoch that was left behind is published", extra={"owner": self._owner, "epoch": epoch})
+        for epoch in await self._intents.epochs():
+            node = await self._store.get(intent_path(self._owner, epoch))
+            if node is not None and self._now_ms - node.created_ms >= after_ms:
+                await self._finish_one(sink, epoch, is_published=epoch <= found.record.last_done)
+
+    async def _finish_one(self, sink: Sink, epoch: int, *, is_published: bool) -> None:
+        """`is_published`: the driver died, or gave up, after it had noted the epoch as done and before it had deleted
+        the intent, whose ledgers are kept for as long as it exists."""
+        log.info("an unfinished epoch is being finished", extra={"owner": self._owner, "epoch": epoch})
         try:
-            await sink.recover(self._owner)
+            if is_published:
+                await sink.tidy(self._owner, epoch)
+            else:
+                await sink.recover(self._owner)
         except MagnetarError as error:
             self._report.failures.append(f"{self._owner}, epoch {epoch}: {error}")
             log.warning(
-                "an epoch that was decided cannot be published",
+                "a decided epoch cannot be finished",
                 extra={"owner": self._owner, "epoch": epoch, "why": str(error)},
             )
         else:
             self._report.finished.append((self._owner, epoch))
 
-    # --- what nobody wants --------------------------------------------------------------------------------------------
+    # --- unwanted ledgers ---------------------------------------------------------------------------------------------
 
     async def delete(self) -> None:
         found = await self._node.find()
@@ -142,12 +147,12 @@ class _OwnerSweep:
         candidates = await self._candidates(found.record, noted)
         if candidates and await self._doom(found, candidates, noted):
             victims = await self._spare_named(candidates)
-            await all_of([partial(self._delete_one, each) for each in victims], _AT_ONCE)
+            await gather_bounded([partial(self._delete_one, each) for each in victims], _AT_ONCE)
         if not noted:
             await self._forget(found)
 
     async def _candidates(self, record: OwnerRecord, noted: list[int]) -> list[Registration]:
-        read = await all_of([partial(self._register.read, ledger_id) for ledger_id in noted], _AT_ONCE)
+        read = await gather_bounded([partial(self._register.read, ledger_id) for ledger_id in noted], _AT_ONCE)
         old = [each for each in read if each is not None and (each.epoch <= record.last_done or self._is_old(each))]
         return (await self._spare_named(old))[:DOOMED_MAX] if old else []
 
@@ -155,7 +160,7 @@ class _OwnerSweep:
         return self._now_ms - noted.created_ms >= self._ttl_ms
 
     async def _spare_named(self, candidates: list[Registration]) -> list[Registration]:
-        """Those that no intent names now."""
+        """Returns those that no intent names now."""
         await self._store.sync()
         named: set[int] = set()
         for epoch in await self._intents.epochs():
@@ -164,8 +169,8 @@ class _OwnerSweep:
         return [each for each in candidates if each.ledger_id not in named]
 
     async def _doom(self, found: VersionedRecord, candidates: list[Registration], noted: list[int]) -> bool:
-        """False: somebody else was faster, and all has to be looked at again."""
-        before = [each for each in found.record.doomed if each in frozenset(noted)]  # Another sweeper may be at it.
+        """Returns False if another client was faster, and everything has to be looked at again."""
+        before = [each for each in found.record.doomed if each in frozenset(noted)]  # Another sweeper may delete them.
         doomed = sorted({*before, *(each.ledger_id for each in candidates)})
         record = replace(found.record, sweeps=found.record.sweeps + 1, doomed=tuple(doomed))
         try:
@@ -192,12 +197,12 @@ class _OwnerSweep:
     # --- owners -------------------------------------------------------------------------------------------------------
 
     async def _forget(self, found: VersionedRecord) -> None:
-        """One of whom nothing was ever decided, or who is passing. Others are remembered: no epoch shall come twice."""
+        """Forgets an owner without decisions, or a passing one. Others are remembered: no epoch may be repeated."""
         record = found.record
         is_over = record.decided < 0 or (record.is_passing and record.decided <= record.last_done)
         if not is_over or self._now_ms - found.created_ms < self._ttl_ms:
             return
-        with contextlib.suppress(MetadataError):  # Not empty, or gone, or somebody came back.
+        with contextlib.suppress(MetadataError):  # Not empty, or deleted, or the owner is in use again.
             with contextlib.suppress(NoNodeError):
                 await self._store.delete(register_path(self._owner))
             await self._store.delete(self._node.path, found.version)

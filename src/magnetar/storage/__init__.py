@@ -1,7 +1,8 @@
 """One bookie's disk: what was acknowledged is in the journal, what was flushed is in entry logs and the index.
 
-Unit:      a run of v2 add frames, as the client sent them; it is copied once from the socket's buffer and then shared.
-Numbers:   every submit to the journal gets the next sequence number: 1, 2, 3 and so on. The mark is such a number:
-           everything up to and including it is durable in entry logs and index, so replay begins behind it.
-Read next: journal.py, docs/journal.md
+Invariant: the mark is a sequence number: everything up to and including it is durable in entry logs and index, so
+           replay begins after it.
+Format:    a run of v2 add frames, as the client sent them, is copied once from the socket's buffer and then shared.
+Order:     every submit to the journal gets the next sequence number: 1, 2, 3 and so on.
+Read next: storage/journal/journal.py, docs/journal.md
 """

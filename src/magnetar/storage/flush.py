@@ -1,10 +1,10 @@
 """Flush: one write cache becomes blocks of entry logs and a batch for the index.
 
 Order:     blocks written → logs synced → index applied. Only then may the cache, and the journal's part of it, go.
-Slices:    building blocks is interpreter work: on a thread it would hold the same lock as the loop does, for longer at
-           a time. So it is done on the loop, in slices of SLICE_BYTES; while one is being written the next is built.
-Again:     after a full disk the logs are written anew from the cache. Once they are synced the batch is fixed, and
+Failure:   after a full disk the logs are written anew from the cache. Once they are synced the batch is fixed, and
            only applying it is tried again.
+Threads:   building blocks is interpreter work: on a thread it would hold the same lock as the loop does, for longer at
+           a time. So it is done on the loop, in slices of SLICE_BYTES; while one is being written the next is built.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from magnetar.errors import SyncFailedError
 from magnetar.runtime.disk import Buffer
-from magnetar.storage.entry_log_writer import EntryLogWriter, NewBlock
-from magnetar.storage.extents import Extent, extents_of
+from magnetar.storage.entry_log.writer import EntryLogWriter, NewBlock
+from magnetar.storage.index.extents import Extent, extents_of
+from magnetar.storage.index.location_index import IndexBatch, LocationIndex
 from magnetar.storage.ledger_flags import LedgerFlags
-from magnetar.storage.location_index import IndexBatch, LocationIndex
 from magnetar.storage.write_cache import CachedRun, WriteCache
 
 SLICE_BYTES: Final = 512 * 2**10  # About a millisecond of work, or less.
@@ -27,7 +27,7 @@ SLICE_BYTES: Final = 512 * 2**10  # About a millisecond of work, or less.
 
 @dataclass(slots=True)
 class Flush:
-    """What was swapped out and is not durable in logs and index yet."""
+    """A write cache that was swapped out and is not durable in logs and index yet."""
 
     cache: WriteCache
     flags: dict[int, LedgerFlags]
@@ -36,7 +36,7 @@ class Flush:
     """Set when the logs are synced."""
 
     def drop(self, ledger_id: int) -> None:
-        """The ledger is being deleted: nothing of it shall be written any more."""
+        """Writes nothing more of a ledger that is being deleted."""
         self.cache.drop(ledger_id)
         self.flags.pop(ledger_id, None)
         if self.batch is not None:
@@ -75,12 +75,12 @@ async def _write_slices(writer: EntryLogWriter, slices: Iterator[list[_Built]]) 
             if writing is not None:
                 extents += await writing
             writing = asyncio.create_task(_write_slice(writer, pending), name="flush-slice")
-            await asyncio.sleep(0)  # It is with the disk's thread now, and whoever else waits had a turn.
+            await asyncio.sleep(0)  # The write is with the disk's thread now, and other tasks had a turn.
         if writing is not None:
             extents += await writing
     finally:
         if writing is not None:
-            await asyncio.wait([writing])  # Whatever ended this: nothing is written behind its back.
+            await asyncio.wait([writing])  # However this ended, no write may continue after it.
     return extents
 
 
@@ -95,7 +95,7 @@ async def _write_slice(writer: EntryLogWriter, pending: list[_Built]) -> list[Ex
 
 
 def _blocks(cache: WriteCache, block_bytes: int) -> Iterator[_Built]:
-    """Runs of small ledgers share a block."""
+    """Yields the blocks to write. Runs of small ledgers share a block."""
     runs: list[CachedRun] = []
     views: list[memoryview] = []
     frames = size = 0

@@ -1,10 +1,10 @@
 """Ledger flags: what a bookie must remember of a ledger besides its entries.
 
-Invariant: the fence is for ever. A deleted ledger that was fenced leaves a tombstone: its flags with the time of the
+Invariant: a fence stays forever. A deleted ledger that was fenced leaves a tombstone: its flags with the time of the
            deletion, kept for `storage.tombstone_days`, so that a late writer is still refused.
-Lengths:   flags that exist can be written. They are checked when they are made, which fails one request; a flush that
-           fails for their sake would stop the bookie, and the next one after every start.
-Value:     version u8 | bits u8 | deleted_at_ms u64 | master key length u8, bytes | explicit LAC length u16, bytes
+Limits:    lengths are checked when flags are made, which fails one request; if a flush failed because of them, it would
+           stop the bookie, and again after every start.
+Format:    version u8 | bits u8 | deleted_at_ms u64 | master key length u8, bytes | explicit LAC length u16, bytes
            | crc32c u32 of the ledger id and the value, little-endian
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from magnetar.errors import IndexDamagedError
-from magnetar.storage.extents import REMEDY
+from magnetar.storage.index.extents import REMEDY
 
 _VERSION: Final = 1
 _FENCED: Final = 1
@@ -25,7 +25,7 @@ _LIMBO: Final = 2
 _HAS_LAC: Final = 4
 KEY_BYTES_MAX: Final = 2**8 - 1
 EXPLICIT_LAC_BYTES_MAX: Final = 2**16 - 1
-"""What the value has room for; what is taken from clients is far less."""
+"""What the value has room for; clients are allowed far less."""
 _KEY = struct.Struct(">Q")
 _FIXED = struct.Struct("<BBQB")
 _LAC_BYTES = struct.Struct("<H")
@@ -35,10 +35,10 @@ _CHECKSUM = struct.Struct("<I")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFlags:
     master_key: bytes | None = None
-    """None: nobody wrote here yet, such as a ledger that was fenced before its first entry came."""
+    """None before the first write, such as for a ledger that was fenced before its first entry came."""
     fenced: bool = False
     limbo: bool = False
-    """This node may have forgotten entries of it: "no such entry" must not be said."""
+    """This node may have forgotten entries of the ledger: it must not answer "no such entry"."""
     explicit_lac: bytes | None = None
     """As the client sealed it."""
     deleted_at_ms: int | None = None
@@ -53,7 +53,7 @@ NO_FLAGS: Final = LedgerFlags()
 
 
 def encode_flags(ledger_id: int, flags: LedgerFlags) -> bytes:
-    """Never fails."""
+    """Returns the value. It never fails."""
     bits = _FENCED * flags.fenced | _LIMBO * flags.limbo | _HAS_LAC * (flags.explicit_lac is not None)
     master_key = flags.master_key if flags.master_key is not None else b""
     explicit_lac = flags.explicit_lac if flags.explicit_lac is not None else b""

@@ -1,17 +1,21 @@
-"""LedgerStorage: everything of a bookie's ledgers but the journal, behind one door.
+"""LedgerStorage: everything of a bookie's ledgers but the journal.
 
-Add:       into the active write cache, on the loop, without waiting. Durable through the journal.
-Flush:     the active cache becomes the flushing one, a new one takes its place; when logs and index are synced, the
-           mark that was noted at the swap is durable, and the journal may forget everything up to it.
-Read:      active cache → flushing cache → read cache → index → log. Whatever was here when a read began is found, also
-           when it moves from one place to the next meanwhile: a look into the index that a flush overtook is repeated.
-Flags:     master key, fence, limbo, explicit LAC: in memory at once, in the index with the next flush. Until then they
-           are durable through the journal.
-Invariant: "not here" (EntryMissingError, LedgerMissingError) is said only if every place was looked at without an
+Purpose:   an add goes into the active write cache, on the loop, without waiting; the journal makes it durable. A flush
+           swaps in a new cache and writes the old one to logs and index. Flags (master key, fence, limbo, explicit
+           LAC) are in memory at once and in the index with the next flush; until then the journal has them.
+Invariant: "not here" (EntryMissingError, LedgerMissingError) is answered only after a look at every place without an
            error.
+Order:     flush: logs and index synced → the mark that was noted at the swap is durable → the journal may forget
+           everything up to it.
+           read: active cache → flushing cache → read cache → index → log. An entry that was here when a read began is
+           found, also when it moves from one place to the next during the read: a look into the index that a flush
+           overtook is repeated.
+           list of entries: caches first, then the index page by page. An entry goes from a cache to the index and
+           never back, so the list has every entry that was here when it began; later ones may be in it.
 Failure:   a full disk leaves the flushing cache where it is; the next `flush` tries again. After a failed sync or a
            broken invariant every further flush fails: the node must stop.
-Read next: flush.py, reads.py, docs/entry-logs.md
+Limits:    a list of entries takes memory for the ids that are only in caches, and for one page.
+Read next: flush.py, reads.py, storage/index/location_index.py, docs/entry-logs.md
 """
 
 from __future__ import annotations
@@ -19,40 +23,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import (
     DiskError,
     DiskFullError,
+    FileMissingError,
     IndexDamagedError,
     MagnetarError,
     StorageError,
     SyncFailedError,
 )
-from magnetar.runtime.entropy import Entropy
-from magnetar.storage.entry_log_format import LOGS, log_path
-from magnetar.storage.entry_log_reader import EntryLogReader
-from magnetar.storage.entry_log_writer import EntryLogWriter
-from magnetar.storage.entry_pages import entry_pages
-from magnetar.storage.extents import REMEDY, Extent
+from magnetar.runtime.disk import Buffer
+from magnetar.runtime.runtime import Entropy
+from magnetar.storage.entry_log.format import LOGS, log_path
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
+from magnetar.storage.entry_log.reader import EntryLogReader
+from magnetar.storage.entry_log.writer import EntryLogWriter
 from magnetar.storage.flush import Flush
-from magnetar.storage.ledger_dirs import LedgerDirs
-from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
-from magnetar.storage.location_index import IndexBatch, LocationIndex
+from magnetar.storage.frames import lend
+from magnetar.storage.index.extents import REMEDY, Extent
+from magnetar.storage.index.location_index import IndexBatch, LocationIndex
+from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.reads import Reads
-from magnetar.storage.statistics import StorageStatistics
 from magnetar.storage.tombstones import Tombstones
 from magnetar.storage.write_cache import WriteCache
 
+PAGE_ENTRIES: Final = 10_000  # A millisecond or two.
+
+
 _PAGE: Final = 1000
+
+
 _SHARE_OF_DELETIONS: Final = 4
-"""Of the index's reserve, 1/4 is kept from deletions: they write little, and room comes back by nothing else."""
+"""A quarter of the index's reserve is enough for deletions: they write little, and only they make room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageStatistics:
+    mark: int
+    write_cache_bytes: int
+    write_cache_entries: int
+    flushing_bytes: int
+    flushes: int
+    read_cache_bytes: int
+    log_reads: int
+    log_bytes_read: int
+    logs: int
+    tombstones: int
 
 
 class LedgerStorage:
-    """Owns what it is given: directories and index. Made by `open`."""
+    """Owns its directories and index. Made by `open`."""
 
     def __init__(
         self,
@@ -90,9 +116,9 @@ class LedgerStorage:
         submitted: Callable[[], int],
         journal_mark: int = 0,
     ) -> LedgerStorage:
-        """`submitted` gives the number of the last record handed to the journal; `journal_mark` is where replay begins.
+        """`submitted` gives the number of the last record handed to the journal; replay begins after `journal_mark`.
 
-        What a record stands for is put in here before it is handed to the journal, or in the same turn of the loop:
+        A record's effect is put in here before the record is handed to the journal, or in the same turn of the loop:
         a swap in between would count it as flushed.
         On an error the caller still owns directories and index.
         """
@@ -100,22 +126,22 @@ class LedgerStorage:
         mark = await index.mark() or 0
         if mark < journal_mark:
             raise IndexDamagedError(
-                f"location index: it is complete up to journal record {mark}, but the journal was told {journal_mark}: "
-                f"it lost what it had synced, or belongs to another bookie; {REMEDY}"
+                f"location index: complete up to journal record {mark}, but the journal's mark is {journal_mark}: "
+                f"it lost synced data, or belongs to another bookie; {REMEDY}"
             )
         last_log = await index.last_log()
         if last_log is not None:
             dirs.note_log(last_log)
-        # Not the index's own, which may be ahead: the last life may have flushed a record that its journal then lost
-        # with the power. The journal gives that number out again, and the mark must not be past it by then.
+        # Not the index's own mark, which may be ahead: the last process may have flushed a record that its journal then
+        # lost with the power. The journal gives that number out again, and the mark must not be past it by then.
         storage._mark = journal_mark
         await storage._tombstones.load()
         return storage
 
     async def aclose(self) -> None:
-        """Does not flush: that is a decision of the owner, who may be closing because a flush failed."""
+        """Does not flush: the owner decides, and may close because a flush failed."""
         async with self._flush_lock:
-            with contextlib.suppress(SyncFailedError):  # It is in the log, and nothing is promised from here on.
+            with contextlib.suppress(SyncFailedError):  # The data is in the log, and nothing is promised after this.
                 await self._writer.aclose()
             await self.logs.aclose()
             await self.index.aclose()
@@ -126,7 +152,7 @@ class LedgerStorage:
     def add_run(
         self, ledger_id: int, chunk: bytes, entry_ids: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
     ) -> None:
-        """Entries of one ledger in one chunk of add frames, as `AddRun` has them."""
+        """Adds entries of one ledger in one chunk of add frames, as `AddRun` has them."""
         active = self._active
         active.put_run(ledger_id, chunk, entry_ids, offsets, lengths)
         if active.bytes >= self._config.write_cache_bytes_max:
@@ -140,7 +166,7 @@ class LedgerStorage:
         offsets: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """The same for entries of many ledgers, each with its ledger's id."""
+        """Adds entries of many ledgers, each with its ledger's id."""
         active = self._active
         active.put_many(ledger_ids, chunk, entry_ids, offsets, lengths)
         if active.bytes >= self._config.write_cache_bytes_max:
@@ -148,11 +174,11 @@ class LedgerStorage:
 
     @property
     def has_room(self) -> bool:
-        """Ask before adding, and `wait_for_room` if not."""
+        """Ask this before adding, and `wait_for_room` if it is false."""
         return self._active.bytes < self._config.write_cache_bytes_max
 
     async def wait_for_room(self) -> bool:
-        """False: there was none within `max_throttle_ms`; refuse the adds."""
+        """Returns False if there was no room within `max_throttle_ms`; refuse the adds then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.max_throttle_ms / 1000
         while not self.has_room:
@@ -176,14 +202,15 @@ class LedgerStorage:
             return
 
     async def flush(self) -> int:
-        """Makes everything durable that was added before the call; returns the mark: the journal may go on from it.
+        """Makes everything durable that was added before the call; returns the mark, which the journal may forget up
+        to.
 
         DiskFullError: nothing is lost, call again when there is room. Any other error is final.
         """
         async with self._flush_lock:
             if self._failure is not None:
                 raise self._failure
-            if self._flushing is not None:  # A try before this one found the disk full.
+            if self._flushing is not None:  # An earlier try found the disk full.
                 await self._finish(self._flushing)
             if self._is_dirty():
                 await self._finish(self._swap())
@@ -213,33 +240,35 @@ class LedgerStorage:
         self._flushing = None
 
     async def check_reserve(self, share: int = 1) -> None:
-        """DiskFullError before the index itself meets a full disk. `share`: one of so many equal parts is enough."""
+        """Raises DiskFullError before the index itself meets a full disk. `share`: a `share`-th of the reserve is
+        enough."""
         first = self.dirs.dirs[0]
         free_bytes = (await first.writing.usage()).free_bytes
         if free_bytes < self._config.index_reserve_bytes // share:
             part = "" if share == 1 else f"a {share}th of "
             raise DiskFullError(
                 f"{first.root} has {free_bytes} bytes free, less than {part}storage.index_reserve_bytes: nothing is "
-                "lost, but nothing more is taken once the write caches are full; free some room on that device"
+                "lost, but adds are refused once the write caches are full; free some room on that device"
             )
 
     # --- reading ---
 
     def get_entry_nowait(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """From memory; None means that `get_entry` may know more."""
+        """Looks into memory; None means that `get_entry` may know more."""
         found = self._active.get(ledger_id, entry_id)
         if found is None and self._flushing is not None:
             found = self._flushing.cache.get(ledger_id, entry_id)
         return self._reads.cache.get(ledger_id, entry_id) if found is None else found
 
     def get_entries_nowait(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]:
-        """The same for several of one ledger."""
+        """Looks into memory for several entries of one ledger."""
         if any(cache.has_ledger(ledger_id) for cache in self._caches()):
             return [self.get_entry_nowait(ledger_id, entry_id) for entry_id in entry_ids]
         return self._reads.cache.get_many(ledger_id, entry_ids)
 
     async def get_entry(self, ledger_id: int, entry_id: int) -> memoryview:
-        """The entry without its frame's head. EntryMissingError, LedgerMissingError; any other error is not a "no"."""
+        """Returns the entry without its frame's head. Raises EntryMissingError, LedgerMissingError; others are not a
+        "no"."""
         while True:
             found = self.get_entry_nowait(ledger_id, entry_id)
             flushes = self._flushes
@@ -254,19 +283,22 @@ class LedgerStorage:
 
     async def read_range(
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, *, head_bytes: int = 0
-    ) -> list[memoryview]:
-        """Entries from `first` on without a gap, at least one; up to the first that is not here.
+    ) -> list[Buffer]:
+        """Returns entries from `first` on without a gap, at least one; up to the first that is missing.
 
-        Each counts with `head_bytes` more than it has: what stands before it where it will be sent.
-        Errors are the first one's. One behind it that cannot be read ends the range: whoever asks for it is told.
+        Each counts with `head_bytes` more than it has, for its head in the answer.
+        Errors are those of the first entry. A later entry that cannot be read ends the range: a read of that entry
+        reports the error.
         """
-        entry = await self.get_entry(ledger_id, first)
-        found = [entry]
-        size = head_bytes + len(entry)
+        found: list[Buffer] = [await self.get_entry(ledger_id, first)]
+        settled = 0
+        size = head_bytes + len(found[0])
         while len(found) < max_count:
             following = first + len(found)
             view = self.get_entry_nowait(ledger_id, following)
             if view is None:
+                lend(found, settled)  # The caches may drop these chunks during the wait.
+                settled = len(found)
                 try:
                     view = await self.get_entry(ledger_id, following)
                 except (StorageError, DiskError):
@@ -278,7 +310,7 @@ class LedgerStorage:
         return found
 
     async def last_entry(self, ledger_id: int) -> int | None:
-        """The greatest entry id here."""
+        """Returns the greatest entry id."""
         while True:
             flushes = self._flushes
             found = [cache.last_entry(ledger_id) for cache in self._caches()]
@@ -288,16 +320,17 @@ class LedgerStorage:
                 return max((entry_id for entry_id in found if entry_id is not None), default=None)
 
     def entry_pages(self, ledger_id: int) -> AsyncIterator[list[int]]:
-        """Ids of everything that is here now, in order, in pages; other work goes on between them."""
+        """Yields the ids of all entries, in order, in pages; other tasks run between them."""
         return entry_pages(self.index, self._caches(), ledger_id)
 
     async def list_ledgers(self, first: int = 0, limit: int = _PAGE) -> list[int]:
-        """Ledgers that have entries here, in order, from `first` on."""
+        """Returns ledgers that have entries here, in order, from `first` on."""
         known = {ledger_id for cache in self._caches() for ledger_id in cache.ledger_ids() if ledger_id >= first}
         return sorted(known.union(await self.index.ledgers(first, limit)))[:limit]
 
     async def list_remembered(self) -> list[int]:
-        """All ledgers of which anything is here but a tombstone, in order. Not those whose first flag is unflushed."""
+        """Returns all ledgers of which more than a tombstone is here, in order. Ledgers with only unflushed flags are
+        left out."""
         found: set[int] = set()
         first = 0
         while page := await self.list_ledgers(first):
@@ -315,11 +348,14 @@ class LedgerStorage:
     # --- ledgers ---
 
     async def has_ledger(self, ledger_id: int) -> bool:
-        """Anything of it but a tombstone."""
+        """Reports whether anything but a tombstone of it is here."""
         if any(cache.has_ledger(ledger_id) for cache in self._caches()):
             return True
         flags = await self.get_flags(ledger_id)
-        if flags is not None and flags.deleted_at_ms is None:
+        return (flags is not None and flags.deleted_at_ms is None) or await self._has_entries(ledger_id)
+
+    async def _has_entries(self, ledger_id: int) -> bool:
+        if any(cache.has_ledger(ledger_id) for cache in self._caches()):
             return True
         return bool(await self.index.extents(ledger_id, limit=1))
 
@@ -334,27 +370,13 @@ class LedgerStorage:
                 return stored
 
     def set_flags(self, ledger_id: int, flags: LedgerFlags) -> None:
-        """For who holds the current ones: made from what `get_flags` returned, with no await between."""
-        if flags.deleted_at_ms is not None:  # The ledger is in use again, and no tombstone any more; still fenced.
+        """Sets flags made from what `get_flags` returned, with no await in between."""
+        if (
+            flags.deleted_at_ms is not None
+        ):  # The ledger is in use again, so this is not a tombstone any more; still fenced.
             flags = dataclasses.replace(flags, deleted_at_ms=None)
             self._tombstones.count -= 1
         self._dirty[ledger_id] = flags
-
-    async def set_master_key(self, ledger_id: int, master_key: bytes) -> None:
-        await self._change(ledger_id, lambda flags: dataclasses.replace(flags, master_key=master_key))
-
-    async def fence(self, ledger_id: int) -> None:
-        await self._change(ledger_id, lambda flags: dataclasses.replace(flags, fenced=True))
-
-    async def set_limbo(self, ledger_id: int, *, limbo: bool) -> None:
-        await self._change(ledger_id, lambda flags: dataclasses.replace(flags, limbo=limbo))
-
-    async def set_explicit_lac(self, ledger_id: int, explicit_lac: bytes) -> None:
-        await self._change(ledger_id, lambda flags: dataclasses.replace(flags, explicit_lac=explicit_lac))
-
-    async def _change(self, ledger_id: int, change: Callable[[LedgerFlags], LedgerFlags]) -> None:
-        current = await self.get_flags(ledger_id)  # Nothing runs between its return and the next line.
-        self.set_flags(ledger_id, change(current if current is not None else NO_FLAGS))
 
     def _flags_nowait(self, ledger_id: int) -> LedgerFlags | None:
         known = self._dirty.get(ledger_id)
@@ -367,20 +389,27 @@ class LedgerStorage:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forgets its entries, durably; their room comes back when their logs are compacted. The fence stays.
 
-        DiskFullError: it is still here, and may be deleted when there is room.
+        DiskFullError: the ledger is unchanged, and may be deleted when there is room. TombstonesFullError: its entries
+        are deleted, and its fence stays until there is room for another tombstone.
         """
         async with self._flush_lock:
             await self.check_reserve(_SHARE_OF_DELETIONS)
             flags = await self.get_flags(ledger_id)
             batch = IndexBatch(deleted_ledgers=[ledger_id])
+            is_buried = False
             if flags is not None and flags.fenced:
-                batch.flags[ledger_id] = self._tombstones.make(ledger_id, flags)
+                is_buried = flags.deleted_at_ms is not None or not self._tombstones.is_full
+                if not is_buried and not await self._has_entries(ledger_id):
+                    raise self._tombstones.full_error(ledger_id)
+                batch.flags[ledger_id] = self._tombstones.make(flags) if is_buried else _fence_of(flags)
             await self.index.apply(batch)
             late = self._flags_nowait(ledger_id)
             self._forget(ledger_id)
             if late is not None and late.fenced and ledger_id not in batch.flags:
-                self._dirty[ledger_id] = late  # Fenced while the batch was written; the next deletion buries it.
-            if flags is not None and flags.fenced and flags.deleted_at_ms is None:
+                self._dirty[ledger_id] = (
+                    late  # It was fenced while the batch was written; the next deletion makes a tombstone.
+                )
+            if is_buried and flags is not None and flags.deleted_at_ms is None:
                 self._tombstones.count += 1
 
     def _forget(self, ledger_id: int) -> None:
@@ -388,22 +417,22 @@ class LedgerStorage:
         self._dirty.pop(ledger_id, None)
         if self._flushing is not None:
             self._flushing.drop(ledger_id)
-        self._flushes += 1  # A read that is under way must not bring it back from what it saw before.
+        self._flushes += 1  # A read in progress must not bring it back from what it saw before.
         self._reads.forget(ledger_id)
 
     async def expire_tombstones(self) -> int:
         """Drops those that are old enough; returns how many. DiskFullError as in `delete_ledger`."""
         async with self._flush_lock:
-            expired = await self._tombstones.expired(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
-            if expired:
-                await self.check_reserve(_SHARE_OF_DELETIONS)
-                await self._tombstones.drop(expired)
-            return len(expired)
+            due = await self._tombstones.due(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
+            if due is None:
+                return 0
+            await self.check_reserve(_SHARE_OF_DELETIONS)
+            return await self._tombstones.apply(due)
 
     # --- compacting ---
 
     async def settled_logs(self) -> list[int]:
-        """Logs that are written no more and that the index knows all of; without the newest: ids are not reused."""
+        """Returns the logs that are complete and in the index, without the newest, whose id must not be reused."""
         async with self._flush_lock:
             busy = self._writer.log_ids()
             if self._flushing is not None and self._flushing.batch is not None:
@@ -411,11 +440,11 @@ class LedgerStorage:
             return [log_id for log_id in self.dirs.log_ids()[:-1] if log_id not in busy]
 
     def new_writer(self) -> EntryLogWriter:
-        """For copies, in logs of their own. They are old: nobody is about to read them."""
+        """Returns a writer for copies, in logs of their own, whose pages are not cached: their entries are old."""
         return EntryLogWriter(self.dirs, self._config.log_bytes_max, cached_bytes=0)
 
     async def move(self, moves: Sequence[tuple[Extent, Extent]]) -> None:
-        """The copies are durable; from now on they are what is read. What was deleted meanwhile stays deleted."""
+        """Makes reads use the copies, which are durable. A ledger that was deleted during the copy stays deleted."""
         async with self._flush_lock:
             if self._failure is not None:
                 raise self._failure
@@ -431,12 +460,19 @@ class LedgerStorage:
                 raise
 
     async def remove_log(self, log_id: int) -> int:
-        """Nothing in the index refers to it. Returns its size. A read that is on its way to it asks the index again."""
+        """Removes a log to which the index does not refer; returns its size. A read that meant to use it asks the index
+        again."""
         directory = self.dirs.dir_of(log_id)
         size = await self.logs.size(log_id)
         self.dirs.forget(log_id)
         await self.logs.retire(log_id)
-        await directory.writing.remove(log_path(log_id))
+        try:
+            await directory.writing.remove(log_path(log_id))
+        except FileMissingError:
+            pass  # It was removed already.
+        except DiskError:
+            self.dirs.remember(log_id, directory)  # It still takes room, and the next round tries again.
+            raise
         await directory.writing.sync_dir(LOGS)
         return size
 
@@ -456,3 +492,29 @@ class LedgerStorage:
             logs=len(self.dirs.log_ids()),
             tombstones=self._tombstones.count,
         )
+
+
+async def entry_pages(
+    index: LocationIndex, caches: Sequence[WriteCache], ledger_id: int, page_entries: int = PAGE_ENTRIES
+) -> AsyncIterator[list[int]]:
+    lists = [ids for cache in caches if (ids := cache.entry_ids(ledger_id))]
+    cached = lists[0] if len(lists) == 1 else sorted({entry_id for ids in lists for entry_id in ids})
+    taken = 0
+    following: int | None = 0
+    while following is not None:
+        ids, following = await index.entry_ids(ledger_id, following, page_entries)
+        end = len(cached) if following is None else bisect_left(cached, following, taken)
+        if end - taken > page_entries:
+            end = bisect_left(cached, cached[taken + page_entries], taken)
+            following = cached[end]
+            ids = ids[: bisect_left(ids, following)]
+        if end > taken:
+            ids = sorted({*ids, *cached[taken:end]})
+            taken = end
+        if ids:
+            yield ids
+        await asyncio.sleep(0)
+
+
+def _fence_of(flags: LedgerFlags) -> LedgerFlags:
+    return LedgerFlags(master_key=flags.master_key, fenced=True)

@@ -1,6 +1,6 @@
 """Opening a bookie's ledger storage on the real machine: the one place that names RocksDB.
 
-Index:     `index/` in the first ledger directory. RocksDB syncs its own directory, not the one above it: we do.
+Order:     `index/` in the first ledger directory. RocksDB syncs its own directory, not the one above it: this does.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from functools import partial
 from typing import Final
 
 from magnetar.config.storage import StorageConfig
-from magnetar.runtime.offload import Offload
-from magnetar.runtime.runtime import Runtime
-from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.runtime.runtime import Offload, Runtime
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
+from magnetar.storage.index.location_index import LocationIndex
+from magnetar.storage.index.ordered_store import OrderedStore
 from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.ordered_store import OrderedStore
 
 INDEX: Final = "index"
 
@@ -44,7 +43,7 @@ async def open_storage(
 
 
 async def open_rocksdb_index(runtime: Runtime, path: str, *, read_only: bool = False) -> LocationIndex:
-    """On RocksDB, or on the twin that a simulated runtime has for it. `read_only`: to look at, and nothing changes."""
+    """Opens RocksDB, or the counterpart that a simulated runtime has for it. `read_only`: nothing changes."""
     open_store = runtime.ordered_store or _rocksdb(read_only)
     reading, writing = runtime.offload(name="index-read"), runtime.offload(name="index-write")
     try:
@@ -56,7 +55,7 @@ async def open_rocksdb_index(runtime: Runtime, path: str, *, read_only: bool = F
 
 def _rocksdb(read_only: bool) -> Callable[[str], OrderedStore]:
     # Imported here: loading the library takes a good part of a second of every command that does not need it.
-    from magnetar.storage.rocksdb_store import RocksDbStore
+    from magnetar.storage.index.rocksdb_store import RocksDbStore
 
     return partial(RocksDbStore, read_only=read_only)
 

@@ -1,16 +1,21 @@
 """Reads that miss the write caches: from the read cache, or through the index from a log.
 
-One miss at a time for what one read-ahead covers: readers with many reads in flight ask for entries that the first of
-them brings along, so those behind it wait for it and look into the cache again. If there was no such entry, as behind
-the end of a ledger, they go on all at once.
-Streams:   a reader that goes on where the last fetch ended gets more each time (streams.py).
-Damage:    if the copy that the index names first is damaged and there is another, that one is read.
+Order:     one fetch at a time for what one read-ahead covers: readers with many reads in flight ask for entries that
+           the first fetch brings along, so the later reads wait for it and look into the cache again. If that entry
+           does not exist, as after the end of a ledger, they all continue at once. A fetch that begins where the last
+           one of its ledger ended takes twice as much, up to `ahead_max`, so that a fast reader needs fewer. Any
+           other one begins with `ahead_min` again: a random read must not wait for entries that are not wanted.
+Failure:   if the copy that the index names first is damaged and another exists, that one is read.
+Limits:    all streams together take at most half of the read cache; otherwise they would evict what other readers have
+           fetched and not yet asked for. STREAMS_MAX ledgers are remembered; the one that was idle longest is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import (
@@ -21,20 +26,64 @@ from magnetar.errors import (
     StorageDamagedError,
     StorageError,
 )
-from magnetar.storage.entry_log_format import log_path
-from magnetar.storage.entry_log_reader import EntryLogReader
-from magnetar.storage.extents import BlockPlace, Extent
-from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.read_ahead import LedgerRun, ledger_run
-from magnetar.storage.read_cache import ReadCache
-from magnetar.storage.streams import Streams
+from magnetar.storage.entry_log.format import log_path
+from magnetar.storage.entry_log.reader import EntryLogReader
+from magnetar.storage.index.extents import BlockPlace, Extent
+from magnetar.storage.index.location_index import LocationIndex
+from magnetar.storage.read_cache import LedgerRun, ReadCache, ledger_run
+
+STREAMS_MAX: Final = 1_000
+_ENTRIES_UNKNOWN: Final = 256  # For a fetch of which nothing is known.
+
+
+class _Stream(NamedTuple):
+    following: int
+    """The next entry of a reader in sequence."""
+    ahead_bytes: int
+    entries: int
+    """The number of entries that the last fetch brought."""
+
+
+class Fetched(NamedTuple):
+    ahead_bytes: int
+    entries: int
+
+
+class Streams:
+    def __init__(self, ahead_min: int, ahead_max: int, cache_bytes: int) -> None:
+        self._ahead_min = ahead_min
+        self._ahead_max = ahead_max
+        self._cache_bytes = cache_bytes
+        self._streams: OrderedDict[int, _Stream] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def begin(self, ledger_id: int, entry_id: int) -> Fetched:
+        """Returns how much to read for this entry, and how many entries that is likely to bring."""
+        stream = self._streams.get(ledger_id)
+        if stream is None or stream.following != entry_id:
+            return Fetched(self._ahead_min, _ENTRIES_UNKNOWN)
+        share = self._cache_bytes // (2 * len(self._streams))
+        ahead = max(self._ahead_min, min(2 * stream.ahead_bytes, self._ahead_max, share))
+        return Fetched(ahead, max(1, stream.entries * ahead // max(1, stream.ahead_bytes)))
+
+    def end(self, ledger_id: int, entry_ids: Sequence[int], ahead_bytes: int) -> None:
+        """Notes what a fetch brought."""
+        self._streams[ledger_id] = _Stream(entry_ids[-1] + 1, ahead_bytes, len(entry_ids))
+        self._streams.move_to_end(ledger_id)
+        if len(self._streams) > STREAMS_MAX:
+            self._streams.popitem(last=False)
+
+    def forget(self, ledger_id: int) -> None:
+        self._streams.pop(ledger_id, None)
 
 
 class _Fetch(NamedTuple):
     done: asyncio.Future[bool]
-    """Whether the index had no such entry."""
+    """Returns whether the index had no such entry."""
     entries: int
-    """That may come with it, as far as one can tell."""
+    """The end of the entries that are likely to come with it."""
 
 
 class Reads:
@@ -47,7 +96,7 @@ class Reads:
         self._deletions = 0
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """None: the index has no such entry."""
+        """Returns None if the index has no such entry."""
         while (ahead := self._fetched_with(ledger_id, entry_id)) is not None:
             await asyncio.wait([ahead])
             found = self.cache.get(ledger_id, entry_id)
@@ -64,7 +113,7 @@ class Reads:
             is_absent = found is None
             return found
         finally:
-            if fetching.get(entry_id) is fetch:  # Else: another read of the same entry, which is still under way.
+            if fetching.get(entry_id) is fetch:  # Otherwise another read of the same entry is still in progress.
                 del fetching[entry_id]
             if not fetching and self._fetching.get(ledger_id) is fetching:
                 del self._fetching[ledger_id]
@@ -98,7 +147,7 @@ class Reads:
     async def _another_copy(
         self, damaged: BlockPlace, ledger_id: int, entry_id: int, first_error: StorageDamagedError | DiskError
     ) -> memoryview | None:
-        """Also when the log was removed since the index was asked. None: the ledger was deleted since then."""
+        """Reads another copy, also when the log was removed since the index was asked. None: the ledger was deleted."""
         extents = await self._index.find_all(ledger_id, entry_id)
         if not extents:
             return None
@@ -120,9 +169,9 @@ class Reads:
             place = extent.place
             raise LogDamagedError(
                 f"{log_path(place.log_id)}: the block at {place.offset} lacks entry {entry_id} of ledger "
-                f"{extent.ledger_id}, which the index says is there"
+                f"{extent.ledger_id}, which the index has for it"
             )
-        if deletions == self._deletions:  # Else its ledger may be gone, and must not come back.
+        if deletions == self._deletions:  # Otherwise its ledger may be deleted, and must not come back.
             self.cache.put(run)
             self._streams.end(extent.ledger_id, run.entry_ids, ahead_bytes)
         return found

@@ -1,13 +1,12 @@
 """Write cache: entries that are journaled but not yet in an entry log, as locations into the received chunks.
 
-Shape:     every frame has a number, in the order of arrival; three arrays tell of each number in which chunk its entry
-           stands, where, and how long it is. Per ledger a dict from entry id to number. So a run of entries is put in
-           by one `dict.update`, a run of many ledgers by one dict look-up each; there is no object per entry, and
-           neither arrays nor ints are work for the garbage collector.
+Invariant: a repeated entry replaces the one before; both are the same entry (a resend or a recovery add). Once a cache
+           is being flushed, only `drop` changes it.
+Format:    every frame has a number, in the order of arrival; three arrays have, for each number, the entry's chunk, its
+           offset (its frame's head stands right before it, frames.py) and its length. Per ledger a dict from entry id
+           to number. So a run of entries is put in by one `dict.update`, a run of many ledgers by one dict look-up
+           each; there is no object per entry, and neither arrays nor ints are work for the garbage collector.
            The chunk is the very object that the journal writes: nothing is copied.
-Offsets:   of the entry; its frame's head stands right before it (frames.py).
-Repeated:  an entry that is put again replaces the one before; both are the same entry (a resend or a recovery add).
-Frozen:    once a cache is being flushed, only `drop` changes it.
 Read next: ledger_storage.py
 """
 
@@ -23,16 +22,16 @@ from magnetar.storage.frames import ENTRY_OFFSET
 
 CHUNK_BYTES_MAX: Final = (1 << 24) - 1
 ENTRY_OVERHEAD_BYTES: Final = 150  # What arrays, dict and its two ints take per entry, measured; counted as used.
-_FEW: Final = 50  # So many entries are most often one run: views of all are made before anything else is looked at.
+_FEW: Final = 50  # This many entries are mostly one run: views of all are made before anything else is looked at.
 
 
 class CachedRun(NamedTuple):
-    """Frames of one ledger, in the order of their entries, and what they are."""
+    """Frames of one ledger, in the order of their entries."""
 
     ledger_id: int
     entry_ids: list[int]
     frames: list[memoryview]
-    """Entries that came one behind the other in one chunk are one view."""
+    """Views of the frames; entries that came one after the other in one chunk are one view."""
     frames_bytes: int
 
 
@@ -41,9 +40,9 @@ class WriteCache:
 
     def __init__(self) -> None:
         self.bytes = 0
-        """Memory in use: chunks, and an estimate of what keeps track of them."""
+        """Memory in use: chunks, and an estimate of the arrays and dicts."""
         self.entries = 0
-        """Put in; a repeated one counts twice."""
+        """The number of entries; a repeated one counts twice."""
         self._chunks: list[memoryview] = []
         self._chunk_of = array("I")
         self._offsets = array("I")
@@ -54,7 +53,7 @@ class WriteCache:
     def put_run(
         self, ledger_id: int, chunk: bytes, entry_ids: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
     ) -> None:
-        """Entries of one ledger in one chunk, as they stand there one behind the other.
+        """Adds entries of one ledger in one chunk, where they stand one after the other.
 
         Further runs of the same chunk follow in their order, before another chunk does.
         """
@@ -69,14 +68,14 @@ class WriteCache:
         offsets: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """The same for entries of many ledgers, each with its ledger's id."""
+        """Adds entries of many ledgers, each with its ledger's id."""
         numbers = self._numbers
         first = self._note(chunk, offsets, lengths)
         for ledger_id, entry_id, number in zip(ledger_ids, entry_ids, range(first, self.entries), strict=True):
             numbers[ledger_id][entry_id] = number
 
     def _note(self, chunk: bytes, offsets: Sequence[int], lengths: Sequence[int]) -> int:
-        """The number of the first one."""
+        """Notes the places of frames, and returns the number of the first one."""
         chunks = self._chunks
         if not chunks or chunks[-1].obj is not chunk:
             assert len(chunk) <= CHUNK_BYTES_MAX, f"a chunk of {len(chunk)} bytes exceeds {CHUNK_BYTES_MAX}"
@@ -112,14 +111,15 @@ class WriteCache:
         return ledger_id in self._numbers
 
     def drop(self, ledger_id: int) -> None:
-        """Forgets a ledger. The chunks stay until the whole cache goes: other ledgers share them."""
+        """Forgets a ledger. The chunks stay until the whole cache is dropped: other ledgers share them."""
         self._numbers.pop(ledger_id, None)
 
     def runs(self, run_bytes: int) -> Iterator[CachedRun]:
-        """Everything, by ledger and entry, in runs of about this size: a run ends with the frame that reaches it."""
+        """Yields everything, by ledger and entry, in runs of about this size: a run ends with the frame that reaches
+        it."""
         for ledger_id in sorted(self._numbers):
             known = self._numbers.get(ledger_id)
-            if not known:  # Dropped meanwhile.
+            if not known:  # It was dropped since.
                 continue
             entry_ids, numbers = list(known), list(known.values())
             ordered = sorted(entry_ids)
@@ -161,7 +161,7 @@ class WriteCache:
         ]
 
     def _stretches(self, first: int, end: int) -> list[memoryview]:
-        """They came one behind the other; where they also stand so, they are one view."""
+        """Returns views of frames that arrived one after the other; adjacent ones in a chunk are one view."""
         views: list[memoryview] = []
         while first < end:
             chunk = self._chunk_of[first]

@@ -1,10 +1,10 @@
 """Official clients of Pulsar and Kafka that log what they do: each is used as the client that it wraps.
 
-Pulsar:    pulsar-client's client, and its producers, consumers and readers. Sequence ids are given by the wrapper,
-           since the client tells nobody which ones it takes, and go on behind the last one that the broker knows.
-Kafka:     confluent-kafka's and kafka-python's producers, by their two kinds of callbacks; records of either consumer.
-           Kafka has no sequence that a consumer can see: a header carries it.
-Imports:   none of these packages; only what their objects have is used.
+Pulsar has wrappers of pulsar-client's client, and its producers, consumers and readers. The wrapper chooses sequence
+ids, since the client does not report its own, and continues after the last one that the broker knows. Kafka has
+wrappers of confluent-kafka's and kafka-python's producers, by their two kinds of callbacks; records of either consumer.
+Kafka has no sequence that a consumer can see, so a header carries it. None of these packages is imported; only the
+attributes of their objects are used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ READER: Final = "(reader)"  # What the log has for a subscription when a reader 
 
 
 class _Sequence:
-    """Numbers for one producer. Who takes one and sends with it holds `turn`, so that they leave in order."""
+    """Numbers the messages of one producer. A sender holds `turn` from taking a number to sending, for their order."""
 
     def __init__(self, after: int) -> None:
         self._last = after
@@ -263,7 +263,7 @@ def _log_answer(log: AuditLog, topic: str, name: str, sequence: int, place: str 
 
 @contextlib.contextmanager
 def _logged_failure(log: AuditLog, topic: str, name: str, sequence: int) -> Iterator[None]:
-    """Of a call that raises instead of calling back."""
+    """Wraps a call that raises instead of calling back."""
     try:
         yield
     except Exception as error:

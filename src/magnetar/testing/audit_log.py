@@ -3,10 +3,11 @@
     log = AuditLog(Path("producer.jsonl"), client="billing-1")
     producer = audit_clients.PulsarProducer(client.create_producer("orders"), log)    # then as always
 
-Order:     a message is in the log before the client has it, so that a kill never makes it unknown. A line is one write.
-Time:      microseconds since 1970: the wall clock when the log was opened, then a clock that is never set back. The
-           times of one log can be subtracted from each other; between machines they are as good as their clocks.
-Threads:   clients call back on threads of their own; a lock keeps lines whole.
+Order:     A message is in the log before the client has it, so that a kill never makes it unknown. A line is one write.
+Format:    Times are microseconds since 1970: the wall clock when the log was opened, then a clock that is never set
+           back. The times of one log can be subtracted from each other; between machines they are as good as their
+           clocks.
+Threads:   Clients call back on threads of their own; a lock keeps lines whole.
 Read next: docs/audit.md (every field), audit_clients.py (wrappers of the official clients)
 """
 
@@ -103,7 +104,7 @@ class AuditLog:
         )
 
     def close(self) -> None:
-        """What comes later is not logged: callbacks may still be under way."""
+        """Ends the log. What comes later is not logged: callbacks may still be in progress."""
         with self._lock:
             if self._file is not None:
                 self._file.close()

@@ -1,7 +1,8 @@
 """A cluster on a thread of its own, for tests that block: they call a client, and the cluster answers meanwhile.
 
-Calls:     each method hands over to the cluster's event loop, waits with a deadline, and raises what was raised there.
-Names:     tests of one cluster keep apart by namespace; `MagnetarCluster.for_test` makes one for each.
+Tests of one cluster are separated by namespace; `MagnetarCluster.for_test` makes one for each.
+
+Threads:   Each method runs on the cluster's event loop, waits with a deadline, and raises what was raised there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 import uvloop
 
 from magnetar.errors import MagnetarError
-from magnetar.testing.pulsar_cluster import PulsarCluster
+from magnetar.testing.cluster import PulsarCluster
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ class MagnetarCluster:
         self.call(self.cluster.bookies.restart(bookie))
 
     def make_whole(self) -> None:
-        """Starts again whoever was killed."""
+        """Starts the bookies that were killed."""
         for number, node in enumerate(self.cluster.bookies.nodes):
             if not node.is_running:
                 self.restart(number)
@@ -141,7 +142,7 @@ class MagnetarTest:
     def until_backlog(
         self, entries: int, topic: str | None = None, subscription: str | None = None, *, seconds: float = WAIT_S
     ) -> None:
-        """Until so many are left: `until_backlog(0)` waits for every subscription of this test's namespace."""
+        """Waits until this number is left: `until_backlog(0)` waits for every subscription of this test's namespace."""
         until(
             lambda: self.backlog(topic, subscription) == entries,
             lambda: f"a backlog of {entries} (it is {self.backlog(topic, subscription)})",
@@ -151,7 +152,7 @@ class MagnetarTest:
     def until_consumers(
         self, count: int, topic: str | None = None, subscription: str | None = None, *, seconds: float = WAIT_S
     ) -> None:
-        """Until so many consumers are connected."""
+        """Waits until this number of consumers is connected."""
 
         def connected() -> int:
             return sum(len(found.consumers) for found in self._subscriptions(topic, subscription))

@@ -1,8 +1,9 @@
 """pytest plugin: a cluster for the session, a namespace for each test. Known to pytest when magnetar is installed.
 
-Cost:      nothing until a test asks for a fixture; then half a second, once.
-xdist:     every worker is a process and gets a cluster of its own, on ports of its own.
-Settings:  `magnetar_bookies = 3` and `magnetar_settings = SECTION.KEY=VALUE …`, one a line, in pytest's configuration.
+It costs nothing until a test asks for a fixture; then half a second, once. With xdist every worker is a process and
+gets a cluster of its own, on ports of its own.
+
+Format:    `magnetar_bookies = 3` and `magnetar_settings = SECTION.KEY=VALUE …`, one a line, in pytest's configuration.
 Read next: docs/testing.md
 """
 
@@ -32,9 +33,10 @@ def magnetar_cluster(
     """The cluster of this session, for fixtures of your own that outlive a test."""
     from magnetar.testing.cluster_thread import MagnetarCluster  # Only who asks for a cluster pays for the import.
 
-    bookies = int(pytestconfig.getini("magnetar_bookies"))
+    text = pytestconfig.getini("magnetar_bookies")
+    bookies = int(text) if text.isascii() and text.isdigit() else 0
     if bookies < 1:
-        raise pytest.UsageError(f"magnetar_bookies is {bookies}: a cluster needs at least one")
+        raise pytest.UsageError(f"magnetar_bookies is {text!r}: write a number of bookies, at least 1")
     worker = os.environ.get("PYTEST_XDIST_WORKER", "t")
     with MagnetarCluster(
         bookies,

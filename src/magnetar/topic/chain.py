@@ -1,10 +1,11 @@
 """LedgerChain: which positions of a topic exist, by arithmetic over the list of its ledgers.
 
-Model:     ledgers in ascending order of their ids; all but the last are closed, and the last grows as entries are
-           confirmed. Entries of one ledger are 0 to n − 1. Some ledgers may be empty.
-Rank:      of a position: how many entries are at it or before it. Every question is one or two ranks, each found by
-           bisection, so nothing here depends on how many entries or ledgers lie between.
-Changed:   only by the topic's log; cursors and dispatchers read it, and see it grow.
+The ledgers are in ascending order of their ids; all but the last are closed, and the last grows as entries are
+confirmed. Entries of one ledger are 0 to n − 1. Some ledgers may be empty. Only the topic's log changes the chain;
+cursors and dispatchers read it, and see it grow.
+
+Limits:    The rank of a position is the number of entries at it or before it. Every question is one or two ranks, each
+           found by bisection, so no cost depends on the number of entries or ledgers between two positions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from magnetar.topic.position import EARLIEST, Position
 
 @dataclass(frozen=True, slots=True)
 class LedgerSpan:
-    """One ledger of the chain."""
+    """Describes one ledger of the chain."""
 
     ledger_id: int
     entries: int = 0
@@ -26,11 +27,11 @@ class LedgerSpan:
     closed_ms: int = 0
     """When it was closed; 0 while it is written."""
     kept: bytes = field(default=b"", repr=False)
-    """Its element of the topic's node as it was read: what we do not know of it survives there."""
+    """Its element of the topic's node as it was read, which preserves unknown fields."""
 
 
 class LedgerChain:
-    """A chain without ledgers is allowed: of a topic that was terminated, and trimmed since."""
+    """Answers questions about positions. A topic that was terminated and then trimmed has a chain without ledgers."""
 
     __slots__ = ("_before", "_counts", "_ids", "_last", "_sizes", "_spans")
 
@@ -40,21 +41,21 @@ class LedgerChain:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """After ledgers came or went."""
+        """Computes everything again after ledgers were added or dropped."""
         self._ids = [span.ledger_id for span in self._spans]
         self._counts = [span.entries for span in self._spans]
         self._sizes = [span.size_bytes for span in self._spans]
-        self._before: list[int] = []  # How many entries all ledgers before this one have.
+        self._before: list[int] = []  # For each ledger: the entries in all ledgers before it.
         total = 0
         for count in self._counts:
             self._before.append(total)
             total += count
         if total:
             self._last = self._at_rank(total)
-        elif self._ids:  # Never back: positions behind which nothing is left were confirmed all the same.
+        elif self._ids:  # It never moves back: positions after which nothing is left were confirmed anyway.
             self._last = max(self._last, Position(self._ids[0], -1))
 
-    # --- what is there ------------------------------------------------------------------------------------------------
+    # --- what exists -------------------------------------------------------------------------------------------------
 
     @property
     def spans(self) -> tuple[LedgerSpan, ...]:
@@ -63,13 +64,13 @@ class LedgerChain:
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that exists; if there is none, the place before the first one to come."""
+        """The last entry that exists; without one, the place before the first one to come."""
         return self._last
 
     @property
     def end(self) -> Position:
         """Where the next entry will be, unless another ledger is begun before."""
-        return Position(self._ids[-1], self._counts[-1]) if self._ids else self._behind_last()
+        return Position(self._ids[-1], self._counts[-1]) if self._ids else self._last.next
 
     @property
     def first_position(self) -> Position:
@@ -90,7 +91,7 @@ class LedgerChain:
         return self._spans[at] if at < len(self._ids) and self._ids[at] == ledger_id else None
 
     def contains(self, position: Position) -> bool:
-        """Whether there is a confirmed entry."""
+        """Whether a confirmed entry is at this position."""
         at = bisect_left(self._ids, position.ledger_id)
         found = at < len(self._ids) and self._ids[at] == position.ledger_id
         return found and 0 <= position.entry_id < self._counts[at]
@@ -98,35 +99,36 @@ class LedgerChain:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def next_position(self, position: Position) -> Position:
-        """The first entry behind this position, or `end`."""
+        """Returns the first entry after this position, or `end`."""
         return self._at_rank_or_end(self._rank(position) + 1)
 
     def at_or_after(self, position: Position) -> Position:
-        """The first entry at or behind this position, or `end`."""
+        """Returns the first entry at or after this position, or `end`."""
         return position if self.contains(position) else self.next_position(position)
 
     def previous_position(self, position: Position) -> Position:
-        """The last entry before this position; if there is none, the place before the first."""
+        """Returns the last entry before this position; without one, the place before the first."""
         rank = self._rank(position)
         return self._at_rank_or_start(rank - 1 if self.contains(position) else rank)
 
     def clamp(self, position: Position) -> Position:
-        """The nearest place at or before this position that a mark-delete can be at."""
+        """Returns the nearest place at or before this position that a mark-delete can be at."""
         return position if self.contains(position) else self.previous_position(position)
 
     def position_after(self, after: Position, entries: int) -> Position:
-        """So many entries behind `after`, or as many as there are: 1 is the next one, 0 is `clamp`."""
+        """Returns the position this number of entries after `after`, or the last one: 1 is the next one, 0 is
+        `clamp`."""
         assert entries >= 0
         return self._at_rank_or_start(min(self._rank(after) + entries, self.entries))
 
     # --- counts -------------------------------------------------------------------------------------------------------
 
     def entries_between(self, after: Position, up_to: Position) -> int:
-        """How many entries there are with `after` < position ≤ `up_to`."""
+        """Counts the entries with `after` < position ≤ `up_to`."""
         return max(0, self._rank(up_to) - self._rank(after))
 
     def bytes_between(self, after: Position, up_to: Position) -> int:
-        """Their size, as if the entries of one ledger were all of the same."""
+        """Estimates the size of these entries, as if the entries of one ledger were all of the same size."""
         return max(0, self._bytes_up_to(up_to) - self._bytes_up_to(after))
 
     def _bytes_up_to(self, position: Position) -> int:
@@ -160,20 +162,17 @@ class LedgerChain:
             return self._at_rank(rank)
         return Position(self._ids[0], -1) if self._ids else self._last
 
-    def _behind_last(self) -> Position:
-        return Position(self._last.ledger_id, self._last.entry_id + 1)
-
     # --- changes (by the log) -----------------------------------------------------------------------------------------
 
     def begin(self, ledger_id: int) -> None:
-        """A new ledger at the end."""
+        """Adds a new ledger at the end."""
         assert not self._ids or ledger_id > self._ids[-1], "ledger ids only grow"
         self._settle()
         self._spans.append(LedgerSpan(ledger_id))
         self._rebuild()
 
     def grow(self, entries: int, size_bytes: int) -> None:
-        """The last ledger has so many entries now, and so many bytes."""
+        """Sets the entries and the bytes of the last ledger."""
         assert entries >= self._counts[-1]
         self._counts[-1] = entries
         self._sizes[-1] = size_bytes
@@ -191,6 +190,6 @@ class LedgerChain:
         self._rebuild()
 
     def _settle(self) -> None:
-        """Brings the last ledger's span up to date: `grow` is called for every run of entries, and makes none."""
+        """Brings the last ledger's span up to date: `grow` runs for every run of entries, and makes no span."""
         if self._spans and self._spans[-1].entries != self._counts[-1]:
             self._spans[-1] = replace(self._spans[-1], entries=self._counts[-1], size_bytes=self._sizes[-1])

@@ -9,8 +9,8 @@ from magnetar.ids import BookieId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.runtime.system_entropy import SystemEntropy
-from magnetar.storage.log_survey import Survey
+from magnetar.runtime.system import SystemEntropy
+from magnetar.storage.entry_log.compaction import Survey
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import AddEntry, ReadEntry, ReadResponse
 from tests.integration.bookie.conftest import DIGEST, KEY, Client, Node, entry

@@ -22,10 +22,10 @@ from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.bookie_process import MAGNETAR, BookieProcess, init_cluster
+from magnetar.testing.processes.servers import MAGNETAR, BookieProcess, init_cluster
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import V2, V3, AddEntry, ReadEntry, ReadLac, WriteLac
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.integration.bookie.conftest import DIGEST, KEY, Client, entry
 
 ID = BookieId("b1")
@@ -79,7 +79,7 @@ class Machine:
         return done
 
     def repair(self) -> dict[str, Any]:
-        done = self.run_limbo("--force", "--json")
+        done = self.run_limbo("--yes", "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -170,7 +170,7 @@ def test_a_journal_whose_files_are_gone_is_refused_repaired_and_answered_for(mac
     for path in files.iterdir():
         path.unlink()
     told = machine.start_refused()
-    assert f"the journal in {files} is damaged: all its files are gone" in told
+    assert f"the journal in {files} is damaged: all its files are missing" in told
     assert f"magnetar bookie limbo --dir {machine.dir} --metadata {machine.url}" in told
     report = machine.repair()
     assert (report["ledgers_in_limbo"], report["set_aside"], report["directories_restored"]) == (1, [], [])
@@ -218,11 +218,11 @@ def test_an_index_that_was_rebuilt_without_its_fences_is_refused_repaired_and_an
     asyncio.run(fence(machine, FENCED_ONLY))
     assert machine.bookie.stop() == 0
     shutil.rmtree(machine.dir / "ledgers" / "index")
-    rebuilt = machine.run("index", "rebuild", "--force")
+    rebuilt = machine.run("index", "rebuild", "--yes")
     assert (rebuilt.returncode, "magnetar bookie limbo" in rebuilt.stderr) == (1, True)
     for _ in range(2):
         assert f"magnetar bookie limbo --dir {machine.dir} --metadata URL" in machine.start_refused()
-        assert machine.run("index", "rebuild", "--force").returncode == 0  # It does not know more the second time.
+        assert machine.run("index", "rebuild", "--yes").returncode == 0  # It does not know more the second time.
     assert machine.repair()["ledgers_in_limbo"] == 2
     machine.bookie.start()
     assert asyncio.run(add_code(machine, FENCED_ONLY)) is Code.EFENCED
@@ -232,9 +232,9 @@ def test_an_index_that_was_rebuilt_without_its_fences_is_refused_repaired_and_an
 
 def test_a_running_bookie_is_not_repaired(machine: Machine) -> None:
     machine.bookie.start()
-    assert machine.run_limbo("--force").returncode == 1
+    assert machine.run_limbo("--yes").returncode == 1
 
 
 def test_nobody_is_asked_and_nothing_is_done_without_force(machine: Machine) -> None:
     done = machine.run_limbo()
-    assert (done.returncode, "say --force if you mean it" in done.stderr) == (2, True)
+    assert (done.returncode, "give --yes to confirm" in done.stderr) == (2, True)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from magnetar.config.bookie import BookieConfig
-from magnetar.errors import ConfigError
+from magnetar.errors import ListenError
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.availability import decode_availability
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import (
     V2,
     AddEntry,
@@ -31,7 +32,6 @@ from magnetar.wire.bookkeeper.messages import (
     StartTls,
     WriteLac,
 )
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.integration.bookie.conftest import DIGEST, KEY, Client, Node, entry
 
 OTHER_KEY = b"o" * 20
@@ -233,5 +233,5 @@ async def test_many_entries_survive_flushes_rolls_and_a_restart(node: Node, clie
 async def test_a_port_that_is_taken_is_said_with_what_to_do(node: Node, tmp_path: Path) -> None:
     assert node.bookie is not None
     twin = BookieConfig(dir=str(tmp_path / "twin"), port=node.bookie.port)
-    with pytest.raises(ConfigError, match=r"cannot listen on .*--port"):
+    with pytest.raises(ListenError, match=r"cannot listen on .*--port"):
         await node.open_with(twin)

@@ -39,7 +39,7 @@ class Shell:
     def error(self, *words: str, text: str = "") -> str:
         done = self.run(*words, text=text)
         assert done.returncode in (1, 2)
-        assert done.stderr.startswith("magnetar: error: ")
+        assert done.stderr.splitlines()[-1].startswith("magnetar: error: ")
         return done.stderr
 
 
@@ -80,6 +80,7 @@ def test_reading_begins_with_the_message_that_was_asked_for_be_it_alone_or_in_a_
 
 def test_ids_are_printed_as_messages_are_stored_and_a_signal_ends_it_without_a_trace(magnetar: Shell) -> None:
     topic = magnetar.test.topic()
+    magnetar("topics", "create", topic)
     command, environment = [*MAGNETAR, "produce", topic, "--ids"], clean_environment(**magnetar.variables)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
@@ -98,7 +99,7 @@ def test_ids_are_printed_as_messages_are_stored_and_a_signal_ends_it_without_a_t
 def test_the_end_of_a_terminated_topic_ends_those_who_follow_it(magnetar: Shell) -> None:
     topic = magnetar.test.topic()
     magnetar("produce", topic, "a", "b")
-    magnetar("topics", "terminate", topic, "--force")
+    magnetar("topics", "terminate", topic, "--yes")
     assert magnetar("read", topic, "--follow") == "a\nb\n"
     assert magnetar("consume", topic, "s", "--earliest") == "a\nb\n"
     assert "terminated" in magnetar.error("produce", topic, "c")
@@ -110,7 +111,13 @@ def test_topics_and_subscriptions_are_made_moved_explained_and_deleted(magnetar:
     magnetar("subscriptions", "create", topic, "s")
     magnetar("produce", topic, "a", "b")
     assert magnetar("topics", "list", namespace) == f"{topic}\n"
-    assert json.loads(magnetar("topics", "stats", topic))["msgInCounter"] == 2
+    assert json.loads(magnetar("topics", "stats", topic, "--json"))["msgInCounter"] == 2
+    stats = magnetar("topics", "stats", topic).splitlines()
+    assert stats[0] == topic
+    assert any(line.split() == ["messages", "in", "2"] for line in stats)
+    assert any(line.split()[:2] == ["s", "-"] for line in stats)
+    internal = magnetar("topics", "internal-stats", topic).splitlines()
+    assert any(line.split()[0:1] == ["s"] and line.endswith("Open") for line in internal)
     (row,) = json.loads(magnetar("subscriptions", "list", topic, "--json"))
     assert (row["subscription"], row["consumers"]) == ("s", 0)
     last_id = magnetar("topics", "last-id", topic).strip()
@@ -119,10 +126,10 @@ def test_topics_and_subscriptions_are_made_moved_explained_and_deleted(magnetar:
     assert "kept by subscription: subscription 's' has not acknowledged it" in explained
     magnetar("subscriptions", "seek", topic, "s", "--to", "latest")
     assert json.loads(magnetar("explain", "s", "--topic", topic, "--json"))[0]["holdings"][0]["hold"] == "caught-up"
-    magnetar("subscriptions", "delete", topic, "s", "--force")
+    magnetar("subscriptions", "delete", topic, "s", "--yes")
     assert "no subscription 's'" in magnetar.error("explain", "s", "--namespace", namespace)
-    assert "say --force" in magnetar.error("topics", "delete", topic)
-    magnetar("topics", "delete", topic, "--force")
+    assert "give --yes" in magnetar.error("topics", "delete", topic)
+    magnetar("topics", "delete", topic, "--yes")
     assert magnetar("topics", "list", namespace) == ""
     assert "does not exist" in magnetar.error("topics", "stats", topic)
 
@@ -134,9 +141,97 @@ def test_partitioned_topics_are_made_listed_and_deleted_as_one(magnetar: Shell) 
     assert sorted(magnetar("read", topic).split()) == list("abcd")
     magnetar("topics", "grow", topic, "--partitions", "3")
     assert magnetar("topics", "partitions", topic) == "3\n"
-    assert "partitions" in magnetar.error("read", topic, "--from", "-2")
-    magnetar("topics", "delete", topic, "--force")
+    for place in ("-2", "index:1", "0:0"):
+        for words in (("read", topic, "--from", place), ("subscriptions", "create", topic, "s", "--to", place)):
+            assert "topic-partition-0" in magnetar.error(*words).replace("parts-", "topic-")
+    magnetar("topics", "delete", topic, "--yes")
     assert magnetar("topics", "list", magnetar.test.namespace) == ""
+
+
+def test_a_seek_moves_all_partitions_or_none_and_prints_where_each_is(magnetar: Shell) -> None:
+    topic = magnetar.test.topic("parts")
+    magnetar("topics", "create", topic, "--partitions", "2")
+    magnetar("subscriptions", "create", topic, "s")
+    ids = [magnetar("produce", f"{topic}-partition-{part}", "m", "--ids").strip() for part in range(2)]
+    assert "partition-0, or use earliest, latest or a time" in magnetar.error(
+        "subscriptions", "seek", topic, "s", "--to", ids[1]
+    )
+    assert "no message has the id 999:0" in magnetar.error(
+        "subscriptions", "seek", f"{topic}-partition-0", "s", "--to", "999:0"
+    )
+    assert magnetar.test.backlog(topic) == 2
+    assert magnetar("subscriptions", "seek", topic, "s", "--to", "latest").splitlines() == [
+        f"{topic}-partition-{part}: at the end, nothing is left to deliver" for part in range(2)
+    ]
+    moved = magnetar("subscriptions", "seek", f"{topic}-partition-0", "s", "--to", ids[0])
+    assert "1 entry to deliver" in moved
+    assert magnetar.test.backlog(topic) == 1
+
+
+def test_a_message_that_does_not_exist_is_not_read(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    ids = magnetar("produce", topic, "a", "b", "--ids").split()
+    magnetar("produce", topic, "c")
+    ledger = ids[0].partition(":")[0]
+    for place in ("99999:0", f"{ledger}:77", f"{ledger}:0:-1:9", "index:4"):
+        assert "no message" in magnetar.error("read", topic, "--from", place)
+    assert f"{ids[0]} to {ledger}:1" in magnetar.error("read", topic, "--from", "99999:0", "--follow")
+    assert magnetar("read", topic, "--from", "index:3") == ""
+
+
+def test_reading_does_not_create_a_topic_and_what_is_created_is_said(magnetar: Shell) -> None:
+    topic, namespace = magnetar.test.topic("typo"), magnetar.test.namespace
+    assert f"there is no topic {topic}" in magnetar.error("read", topic)
+    assert magnetar("topics", "list", namespace) == ""
+    assert magnetar("read", topic, "--create") == ""
+    made = magnetar.run("consume", topic, "s", "--wait", "0.01")
+    assert made.stderr == f"note: there was no subscription s of {topic}: it was created\n"
+    assert magnetar.run("consume", topic, "s", "--wait", "0.01").stderr == ""
+    other = magnetar.test.topic("other")
+    made = magnetar.run("consume", other, "s", "--wait", "0.01")
+    assert made.stderr == f"note: there was no topic {other}: it was created, with subscription s\n"
+    for words in (("produce", "third", "a"), ("subscriptions", "create", "fourth", "s")):
+        name = magnetar.test.topic(words[-2])
+        made = magnetar.run(*[name if word in ("third", "fourth") else word for word in words])
+        assert (made.returncode, made.stderr) == (0, f"note: there was no topic {name}: it was created\n")
+
+
+def test_a_line_that_cannot_be_sent_is_named_and_those_before_it_are_stored(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    good = '{"payload": "a", "key": "k"}\n'
+    error = magnetar.error("produce", topic, "--json", text=good * 2 + '{"payload": "b", "event_ms": true}\n' + good)
+    assert "line 3 of the input: event_ms must be an integer" in error
+    assert "2 messages before it are stored, continue with line 3" in error
+    assert magnetar("read", topic) == "a\na\n"
+    long = "x" * 6_000_000
+    for text in (f"c\n{long}\nd\n", f"c\n{long}"):
+        error = magnetar.error("produce", topic, text=text)
+        assert "line 2 of the input: it exceeds the limit of 5,242,880 bytes with metadata: give --chunking" in error
+        assert "1 message before it is stored, continue with line 2" in error
+    almost = "x" * 5_242_870  # With its metadata it is too large.
+    assert "exceeds the limit of 5,242,880 bytes with metadata" in magnetar.error("produce", topic, text=almost)
+    assert "message 1: event_ms" in magnetar.error("produce", topic, "--json", '{"payload": "", "event_ms": "1"}')
+    magnetar("produce", topic, "--chunking", text=f"{long}\nlast\n")
+    assert magnetar("read", topic).split() == ["a", "a", "c", "c", long, "last"]
+    assert "NAME=VALUE" in magnetar.error("produce", topic, "d", "--property", "=a")
+
+
+def test_a_topic_in_use_is_deleted_by_force_only(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    consuming = [*MAGNETAR, "consume", topic, "s"]
+    with subprocess.Popen(consuming, env=clean_environment(**magnetar.variables), stderr=subprocess.DEVNULL) as process:
+        magnetar.test.until_consumers(1)
+        (row,) = json.loads(magnetar("subscriptions", "list", topic, "--json"))
+        assert (row["type"], row["consumers"]) == ("Exclusive", 1)
+        error = magnetar.error("topics", "delete", topic, "--yes")
+        assert "1 client connected: 1 consumer, 0 producers. Close them, or use force (--force" in error
+        assert "--force" in magnetar.error("subscriptions", "delete", topic, "s", "--yes")
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    magnetar.test.until_consumers(0)
+    magnetar("subscriptions", "create", topic, "unused")
+    assert magnetar("subscriptions", "list", topic).splitlines()[2].split() == ["unused", "-", "0", "0", "0"]
+    magnetar("topics", "delete", topic, "--yes", "--force")
 
 
 def test_tenants_and_namespaces_are_made_and_deleted(magnetar: Shell) -> None:
@@ -146,20 +241,27 @@ def test_tenants_and_namespaces_are_made_and_deleted(magnetar: Shell) -> None:
     assert magnetar("namespaces", "list", "acme") == "acme/shop\n"
     magnetar("namespaces", "set-retention", "acme/shop", "--minutes", "5", "--megabytes", "-1")
     magnetar("namespaces", "set-ttl", "acme/shop", "--seconds", "60")
-    policies = json.loads(magnetar("namespaces", "policies", "acme/shop"))
+    policies = json.loads(magnetar("namespaces", "policies", "acme/shop", "--json"))
     assert policies["retention_policies"] == {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}
     assert policies["message_ttl_in_seconds"] == 60
-    magnetar("namespaces", "delete", "acme/shop", "--force")
-    magnetar("tenants", "delete", "acme", "--force")
+    shown = magnetar("namespaces", "policies", "acme/shop").splitlines()
+    assert shown[0] == "acme/shop"
+    assert any(line.split()[:2] == ["message_ttl_in_seconds", "60"] for line in shown)
+    assert "allowed clusters" in magnetar("tenants", "show", "acme")
+    assert json.loads(magnetar("tenants", "show", "acme", "--json"))["adminRoles"] == []
+    magnetar("namespaces", "delete", "acme/shop", "--yes")
+    magnetar("tenants", "delete", "acme", "--yes")
     assert "acme" not in magnetar("tenants", "list")
 
 
-def test_a_reader_of_the_output_that_leaves_gets_no_traceback(magnetar: Shell) -> None:
+def test_a_reader_of_the_output_that_leaves_has_what_it_wanted(magnetar: Shell) -> None:
     topic = magnetar.test.topic()
-    magnetar("produce", topic, text="x\n" * 50_000)
-    command = f"'{MAGNETAR[0]}' -m magnetar.cli.main read {topic} | head -1"
+    magnetar("topics", "create", topic)
+    producing = f"seq 1 50000 | '{MAGNETAR[0]}' -m magnetar.cli.main produce {topic} --ids | head -1 > /dev/null"
+    reading = f"'{MAGNETAR[0]}' -m magnetar.cli.main read {topic} | head -1"
     done = subprocess.run(
-        ["sh", "-c", command],
+        ["bash", "-c", f"set -o pipefail; {producing} && {reading}"],
         env=clean_environment(**magnetar.variables), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("x\n", "")
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+    assert magnetar("read", topic, "--from", "-1") == "50000\n"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from magnetar.testing.chaos import Fault
+from workloads.chaos import Fault
 
 SECONDS = 30
 

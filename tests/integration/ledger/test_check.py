@@ -9,10 +9,10 @@ import pytest_asyncio
 
 from magnetar.ids import LedgerId
 from magnetar.ledger.client import LedgerClient
-from magnetar.testing.bookie_cluster import BookieCluster
-from magnetar.testing.ledger_check import Tally, count_copies, read_back
-from magnetar.testing.ledger_load import message, message_number
-from magnetar.testing.ledger_writer import Stream
+from magnetar.testing.cluster import BookieCluster
+from workloads.ledger_check import Tally, count_copies, read_back
+from workloads.ledger_load import message, message_number
+from workloads.ledger_writer import Stream
 
 
 class Ledgers:
@@ -34,11 +34,11 @@ class Ledgers:
 
     async def name_others(self, ledger_id: int) -> None:
         """Has the metadata name two bookies that have nothing of the ledger."""
-        stored = await self.client.parts.ledgers.read(LedgerId(ledger_id))
+        stored = await self.client.context.ledgers.read(LedgerId(ledger_id))
         (fragment,) = stored.value.fragments
         others = [bookie for bookie in self._cluster.bookie_ids if bookie not in fragment.ensemble]
         wrong = replace(fragment, ensemble=(fragment.ensemble[0], *others))
-        await self.client.parts.ledgers.update(replace(stored.value, fragments=(wrong,)), stored.version)
+        await self.client.context.ledgers.update(replace(stored.value, fragments=(wrong,)), stored.version)
 
     async def judge(self) -> Tally:
         tally = Tally()
@@ -110,9 +110,9 @@ async def test_an_entry_on_fewer_bookies_than_the_ack_quorum_is_found(ledgers: L
 
 async def test_an_entry_on_no_bookie_is_lost_and_the_others_are_read_all_the_same(ledgers: Ledgers) -> None:
     ledger_id = await ledgers.write(messages(0, 10))
-    stored = await ledgers.client.parts.ledgers.read(LedgerId(ledger_id))
+    stored = await ledgers.client.context.ledgers.read(LedgerId(ledger_id))
     longer = replace(stored.value, last_entry_id=11)
-    await ledgers.client.parts.ledgers.update(longer, stored.version)
+    await ledgers.client.context.ledgers.update(longer, stored.version)
     ledgers.stream.take(f"acked {ledger_id} 10 11 2.5")
     tally = await ledgers.judge()
     assert (tally.read, tally.lost) == (10, 2)

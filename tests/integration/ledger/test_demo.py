@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.testing.processes import processes_that_mention
+from magnetar.testing.processes.child import processes_that_mention
 
 
 @pytest.mark.timeout(300)

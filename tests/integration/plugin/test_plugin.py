@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from magnetar.testing.processes import process_exists
+from magnetar.testing.processes.child import process_exists
 
 USERS_TESTS = """
 import os

@@ -7,7 +7,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pulsar
 
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 from tests.integration.pulsar.conftest import connect
 
 WAIT_MS = 20_000

@@ -6,10 +6,9 @@ import contextlib
 import socket
 from typing import Any, Self
 
-from magnetar.testing.standalone_process import HOST
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.testing.processes.servers import HOST
 from magnetar.wire.pulsar.encode import PONG, encode_command, encode_flow, encode_send_head
-from magnetar.wire.pulsar.frames import FrameDecoder
+from magnetar.wire.pulsar.frames import FrameDecoder, with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,
     CommandSubscribe,

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from magnetar.testing.processes import wait_for
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.child import wait_for
+from magnetar.testing.processes.servers import StandaloneProcess
 from magnetar.wire.pulsar.encode import encode_command, encode_send_head
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,

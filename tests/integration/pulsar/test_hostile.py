@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.testing.standalone_process import StandaloneProcess
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.testing.processes.servers import StandaloneProcess
 from magnetar.wire.pulsar.encode import encode_command, encode_flow, encode_send_head
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,
     CommandAck,

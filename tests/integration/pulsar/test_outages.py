@@ -11,9 +11,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.testing.processes import wait_for
-from magnetar.testing.standalone_process import StandaloneProcess
-from magnetar.testing.zookeeper import ZooKeeperServer
+from magnetar.testing.processes.child import wait_for
+from magnetar.testing.processes.servers import StandaloneProcess
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, ServerError
 from tests.integration.pulsar.conftest import connect
 from tests.integration.pulsar.neighbour import WAIT_MS, Neighbour, new_topic

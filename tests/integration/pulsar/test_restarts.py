@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar.schema import JsonSchema, Record, String
 
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 from magnetar.wire.pulsar.encode import encode_flow
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandAck
 from tests.integration.pulsar.conftest import connect

@@ -24,7 +24,7 @@ from magnetar.runtime.system import SystemRuntime
 from magnetar.spark.cluster import Cluster, ClusterOptions, SegmentLedger
 from magnetar.spark.cluster import cluster as cluster_of_process
 from magnetar.spark.loop_thread import iterate, run
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
 from magnetar.topic.position import EARLIEST, Position
 
 TOPIC = "persistent://public/default/roads"

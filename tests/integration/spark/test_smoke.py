@@ -5,7 +5,9 @@ One Spark session, which takes most of the time; all else about Spark is in inte
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,8 @@ import pytest
 
 import magnetar.spark
 from magnetar.errors import MissingDependencyError
-from magnetar.testing.pulsar_load import connect
-from magnetar.testing.standalone_process import StandaloneProcess
+from magnetar.testing.processes.servers import StandaloneProcess
+from workloads.pulsar_load import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = make_session("smoke", "local[2]", log=tmp_path_factory.mktemp("spark") / "spark.log")
     except MissingDependencyError as error:
         pytest.skip(f"Spark cannot be started here: {error}")
-    magnetar.spark.register(session)
-    yield session
+    yield session  # Without `register`: the package is installed, and Spark finds its source.
     session.stop()
 
 
@@ -53,7 +54,7 @@ def test_a_topic_is_a_dataframe_a_view_and_a_stream_into_another_topic(
     producer.flush()
     client.create_producer("smoke-out").close()
     client.close()
-    where = {"serviceUrl": server.url, "adminUrl": server.admin_url}
+    where = where_of(server)
     expected = [b"%d" % number for number in range(COUNT)]
 
     frame = spark.read.format("magnetar").options(**where, topic="smoke-in").load()
@@ -81,8 +82,31 @@ def test_a_topic_is_a_dataframe_a_view_and_a_stream_into_another_topic(
     assert values(copied) == expected
 
 
+def test_one_job_id_is_saved_to_two_topics_at_once_by_plain_threads_and_to_each_of_them_once(
+    spark: SparkSession, server: StandaloneProcess
+) -> None:
+    where = where_of(server) | {"jobId": "a-query/7"}
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+
+    def save(topic: str) -> None:
+        rows.write.format("magnetar").options(**where, topic=topic).mode("append").save()
+
+    with ThreadPoolExecutor(2, initializer=magnetar.spark.register, initargs=(spark,)) as threads:
+        list(threads.map(save, ["smoke-fa", "smoke-fb"]))
+        threads.submit(save, "smoke-fa").result()
+
+    for topic in ("smoke-fa", "smoke-fb"):
+        assert spark.read.format("magnetar").options(**where_of(server), topic=topic).load().count() == 100
+    with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=30) as answer:
+        assert "magnetar_staging_skips_total 1.0" in answer.read().decode()
+
+
+def where_of(server: StandaloneProcess) -> dict[str, str]:
+    return {"serviceUrl": server.url, "adminUrl": server.admin_url}
+
+
 def test_a_topic_that_does_not_exist_says_so(spark: SparkSession, server: StandaloneProcess) -> None:
-    where = {"serviceUrl": server.url, "adminUrl": server.admin_url}
+    where = where_of(server)
     with pytest.raises(Exception, match="does not exist"):
         spark.read.format("magnetar").options(**where, topic="no-such-topic").load().count()
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.config.metadata import MetadataConfig
+from magnetar.config.metadata import MetadataConfig, SqliteConfig
 from magnetar.config.root import Config
-from magnetar.config.sqlite import SqliteConfig
 from magnetar.errors import (
     ConfigError,
     MetadataError,
@@ -26,8 +25,7 @@ from magnetar.errors import (
 from magnetar.metadata.local import LocalServer
 from magnetar.metadata.open import open_store
 from magnetar.metadata.session import SessionState
-from magnetar.metadata.sqlite.database import Connect, Connection, connect_sqlite
-from magnetar.metadata.sqlite.engine import open_sqlite_server
+from magnetar.metadata.sqlite.engine import Connect, Connection, connect_sqlite, open_sqlite_server
 from magnetar.metadata.store import CreateMode, MetadataStore
 from magnetar.runtime.system import SystemRuntime
 
@@ -237,6 +235,16 @@ async def test_a_commit_that_the_device_fails_is_unknown_and_the_store_stops(tmp
     with pytest.raises(StoreClosedError, match=r"stopped after.*disk I/O error"):
         await store.put("/a", b"never retried")
     await server.aclose()
+
+
+async def test_a_device_that_fails_at_the_start_is_an_error_that_says_so_and_no_unknown_outcome(tmp_path: Path) -> None:
+    def connect(path: str) -> Connection:
+        failing = FailingCommits(connect_sqlite(path))
+        failing.fail = True
+        return failing
+
+    with pytest.raises(MetadataUnavailableError, match=r"cannot be opened.*disk I/O error.*check the device"):
+        await open_server(tmp_path / "metadata.db", connect)
 
 
 async def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:

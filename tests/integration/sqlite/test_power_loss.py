@@ -7,14 +7,12 @@ from pathlib import Path
 
 import apsw
 
-from magnetar.config.metadata import MetadataConfig
-from magnetar.config.sqlite import SqliteConfig
+from magnetar.config.metadata import MetadataConfig, SqliteConfig
 from magnetar.errors import MetadataError
-from magnetar.metadata.sqlite.database import Connection
-from magnetar.metadata.sqlite.engine import open_sqlite_server
+from magnetar.metadata.sqlite.engine import Connection, open_sqlite_server
 from magnetar.metadata.store import Create, Put
 from magnetar.runtime.system import SystemRuntime
-from tests.integration.sqlite.power_loss import Acknowledged, Recorder, lose_power
+from soak.lossy_vfs import Acknowledged, Recorder, lose_power
 
 WRITES = 60
 CRASHES = 150

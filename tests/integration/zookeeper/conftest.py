@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from magnetar.testing.zookeeper import ZooKeeperServer
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from tests.integration.zookeeper.harness import ZooKeeperHarness
 
 _numbers = itertools.count(1)

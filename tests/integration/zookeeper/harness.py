@@ -8,15 +8,14 @@ from collections.abc import Callable
 
 from kazoo.client import KazooClient
 
-from magnetar.config.metadata import MetadataConfig
-from magnetar.config.zookeeper import ZooKeeperConfig
+from magnetar.config.metadata import MetadataConfig, ZooKeeperConfig
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.zookeeper.store import ZooKeeperStore, connect_zookeeper
 from magnetar.runtime.system import SystemRuntime
 from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
-from magnetar.testing.tcp_proxy import TcpProxy
+from magnetar.testing.processes.tcp_proxy import TcpProxy
+from magnetar.testing.processes.zookeeper import HOST, ZooKeeperServer
 from magnetar.testing.waiting import until
-from magnetar.testing.zookeeper import HOST, ZooKeeperServer
 
 PING = b"\xff\xff\xff\xfe"
 

@@ -23,11 +23,10 @@ from magnetar.errors import (
     SessionExpiredError,
     StoreClosedError,
 )
-from magnetar.metadata.requests import Get, Transact
-from magnetar.metadata.store import Check, Create, Delete, Put
-from magnetar.metadata.zookeeper.address import Address
+from magnetar.metadata.store import Check, Create, Delete, Get, Put, Transact
 from magnetar.metadata.zookeeper.client import Client, NotSentError
 from magnetar.metadata.zookeeper.handler import LoopHandler, Result
+from magnetar.metadata.zookeeper.store import Address
 from magnetar.metadata.zookeeper.translate import node_of, transaction_results, translate
 from magnetar.testing.waiting import until
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from magnetar.testing.processes import process_exists, wait_for
-from magnetar.testing.zookeeper import ZooKeeperServer
+from magnetar.testing.processes.child import process_exists, wait_for
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 
 COMMAND = [sys.executable, "-m", "magnetar.cli.main", "dev", "zookeeper"]
 OWNER = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(600)"

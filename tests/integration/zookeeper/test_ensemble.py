@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from magnetar.errors import MetadataUnavailableError, NodeExistsError, OutcomeUnknownError
+from magnetar.testing.processes.zookeeper import ZooKeeperEnsemble
 from magnetar.testing.waiting import until
-from magnetar.testing.zookeeper import ZooKeeperEnsemble
 from tests.integration.zookeeper.harness import connect_to
 
 

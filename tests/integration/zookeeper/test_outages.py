@@ -23,9 +23,9 @@ from magnetar.metadata.store import CreateMode
 from magnetar.metadata.zookeeper.handler import Result
 from magnetar.runtime.system import SystemRuntime
 from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, Recorder
-from magnetar.testing.processes import free_port
+from magnetar.testing.processes.child import free_port
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from magnetar.testing.waiting import until
-from magnetar.testing.zookeeper import ZooKeeperServer
 from tests.integration.zookeeper.harness import ZooKeeperHarness, connect_to
 
 

@@ -7,14 +7,13 @@ import sys
 from magnetar.errors import MetadataUnavailableError
 from magnetar.metadata.store import WatchKind
 from magnetar.testing.contracts.metadata_harness import Recorder
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from magnetar.testing.waiting import until
-from magnetar.testing.zookeeper import ZooKeeperServer
 from tests.integration.zookeeper.harness import ZooKeeperHarness, connect_to
 
 CONTESTANT = """
 import asyncio, json, sys
-from magnetar.config.metadata import MetadataConfig
-from magnetar.config.zookeeper import ZooKeeperConfig
+from magnetar.config.metadata import MetadataConfig, ZooKeeperConfig
 from magnetar.errors import NodeExistsError
 from magnetar.metadata.zookeeper.store import connect_zookeeper
 from magnetar.runtime.system import SystemRuntime

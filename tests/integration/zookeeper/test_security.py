@@ -13,12 +13,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from magnetar.config.zookeeper import ZooKeeperConfig
+from magnetar.config.metadata import ZooKeeperConfig
 from magnetar.errors import AccessDeniedError, MetadataUnavailableError
-from magnetar.metadata.zookeeper.address import Address
-from magnetar.metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.zookeeper.store import Address, ZooKeeperStore
 from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG
-from magnetar.testing.zookeeper import ServerTls, ZooKeeperServer
+from magnetar.testing.processes.zookeeper import ServerTls, ZooKeeperServer
 from tests.integration.zookeeper.harness import connect_to
 
 OWNER = ZooKeeperConfig(auth_digest="broker:s3cret", acl="creator")

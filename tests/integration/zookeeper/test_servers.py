@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from magnetar.errors import ConfigError, MissingDependencyError, ProcessFailedError
-from magnetar.testing import zookeeper as servers
-from magnetar.testing.processes import free_port, process_exists
-from magnetar.testing.zookeeper import HOST, ZooKeeperEnsemble, ZooKeeperServer
+from magnetar.testing.processes import zookeeper as servers
+from magnetar.testing.processes.child import free_port, process_exists
+from magnetar.testing.processes.zookeeper import HOST, ZooKeeperEnsemble, ZooKeeperServer
 
 
 def test_a_server_answers_on_this_machine_only(zookeeper: ZooKeeperServer) -> None:

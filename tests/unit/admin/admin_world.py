@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magnetar.admin.app import AdminApp
-from magnetar.admin.context import AdminContext
+from magnetar.admin.http.app import AdminApp
+from magnetar.admin.http.call import AdminContext
+from magnetar.admin.http.route import Route
 from magnetar.admin.routes import all_routes
 from magnetar.admin.stats.rates import RateBook
-from magnetar.bookie.http import Health
-from magnetar.runtime.metrics import Metrics
+from magnetar.config.http import HttpConfig
+from magnetar.runtime.metrics import Health, Metrics
+from magnetar.runtime.web_guard import WebGuard
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, broker_world
 
 V2 = "/admin/v2"
@@ -40,14 +42,22 @@ class Answer:
 
 
 class AdminWorld:
-    def __init__(self, world: BrokerWorld) -> None:
+    def __init__(self, world: BrokerWorld, routes: Sequence[Route] = ()) -> None:
         self.world = world
         self.context = AdminContext(
             world.broker, Metrics(), lambda: Health(True, {"broker": "serving"}), RateBook(world.broker.service)
         )
-        self._app = AdminApp(all_routes(), lambda: self.context)
+        self._app = AdminApp([*all_routes(), *routes], lambda: self.context, WebGuard(HttpConfig(), "127.0.0.1"))
 
-    async def call(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None) -> Answer:
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        raw: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         path, _, query = path.partition("?")
         sent = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         scope = {
@@ -56,7 +66,7 @@ class AdminWorld:
             "path": path,
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [(b"content-type", b"application/json"), *_encoded(headers or {})],
         }
         heard: list[dict[str, Any]] = []
 
@@ -67,8 +77,8 @@ class AdminWorld:
             heard.append(event)
 
         await self._app(scope, receive, send)  # type: ignore[arg-type]
-        headers = {name.decode(): value.decode() for name, value in heard[0]["headers"]}
-        return Answer(heard[0]["status"], b"".join(each.get("body", b"") for each in heard[1:]), headers)
+        got = {name.decode(): value.decode() for name, value in heard[0]["headers"]}
+        return Answer(heard[0]["status"], b"".join(each.get("body", b"") for each in heard[1:]), got)
 
     async def get(self, path: str) -> Answer:
         return await self.call("GET", path)
@@ -90,7 +100,12 @@ class AdminWorld:
         talker.transport.close()
 
 
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
 @contextlib.asynccontextmanager
-async def admin_world(**sections: Any) -> AsyncIterator[AdminWorld]:
+async def admin_world(routes: Sequence[Route] = (), **sections: Any) -> AsyncIterator[AdminWorld]:
+    """`routes` are served besides those of the product."""
     async with broker_world(**sections) as world:
-        yield AdminWorld(world)
+        yield AdminWorld(world, routes)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.admin.admin_world import TOPIC, V2, AdminWorld, admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 NAMESPACE = f"{V2}/namespaces/public/default"
 DEEP = b"[" * 100_000
@@ -56,7 +60,7 @@ WRONG_TYPES: list[tuple[str, str, bytes, int, str]] = [
     ("PUT", f"{TOPIC}/partitions", b'{"partitions": 3, "properties": [1]}', 400, "properties is [1]"),
     ("PUT", f"{TOPIC}/partitions", b'{"partitions": 3, "properties": "x"}', 400, "properties is 'x'"),
     ("POST", f"{TOPIC}/partitions", b'{"partitions": 3, "properties": [1]}', 400, "properties is [1]"),
-    ("PUT", f"{TOPIC}/partitions", b"9223372036854775808", 400, "9223372036854775808 partitions"),
+    ("PUT", f"{TOPIC}/partitions", b"9223372036854775808", 400, "9223372036854775808 are more partitions"),
     ("PUT", f"{V2}/tenants/acme", b'{"allowedClusters": ["standalone"], "adminRoles": 5}', 400, "adminRoles is 5"),
     ("PUT", f"{V2}/tenants/acme", b'{"allowedClusters": ["standalone"], "adminRoles": [{}]}', 400, "adminRoles"),
     ("POST", f"{V2}/tenants/public", b'{"allowedClusters": ["standalone"], "adminRoles": 5}', 400, "adminRoles is 5"),

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.keeping import Keep, what_keeps
-from magnetar.broker.names import NamespaceName
-from magnetar.broker.topic_upkeep import trim
+from magnetar.broker.upkeep.chores import trim
+from magnetar.broker.upkeep.retention_reasons import RetainedBy, retained_because
 from magnetar.config.topic import TopicConfig
+from magnetar.names import NamespaceName
 from magnetar.topic.position import Position
 from tests.unit.admin.admin_world import TOPIC, V2, AdminWorld, admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 SUB = f"{TOPIC}/subscription/s"
 SMALL = TopicConfig(ensemble_size=1, write_quorum=1, ack_quorum=1, ledger_entries_max=4, ledger_minutes_min=0)
@@ -48,10 +50,10 @@ async def test_what_is_not_there_is_said_so() -> None:
         assert (await world.get(f"{SUB}/explain?message=x")).status == 400
 
 
-async def keeps(world: AdminWorld, position: Position) -> list[Keep]:
+async def keeps(world: AdminWorld, position: Position) -> list[RetainedBy]:
     topic = await world.world.topic("t")
     now_ms = world.context.broker.service.entropy.wall_ms()
-    return [each.keep for each in what_keeps(topic, position, SMALL, now_ms)]
+    return [each.retained_by for each in retained_because(topic, position, SMALL, now_ms)]
 
 
 async def test_a_message_is_kept_by_its_ledger_then_subscriptions_then_retention_then_nothing() -> None:
@@ -61,18 +63,18 @@ async def test_a_message_is_kept_by_its_ledger_then_subscriptions_then_retention
         await world.publish(2)
         topic = await world.world.topic("t")
         first = topic.log.chain.first_position
-        assert await keeps(world, first) == [Keep.WRITTEN, Keep.SUBSCRIPTION]
-        assert await keeps(world, Position(first.ledger_id, 99)) == [Keep.NOT_THERE]
+        assert await keeps(world, first) == [RetainedBy.WRITTEN, RetainedBy.SUBSCRIPTION]
+        assert await keeps(world, Position(first.ledger_id, 99)) == [RetainedBy.NOT_THERE]
 
         await world.publish(4, first=2)
-        assert await keeps(world, first) == [Keep.SUBSCRIPTION]
+        assert await keeps(world, first) == [RetainedBy.SUBSCRIPTION]
         assert not await trim(topic)
 
         await world.done("POST", f"{V2}/namespaces/public/default/retention",
                          {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1})  # fmt: skip
         await world.context.broker.service.policies.refresh(NamespaceName.parse("public/default"))
         await world.done("POST", f"{SUB}/skip_all")
-        assert await keeps(world, first) == [Keep.RETENTION]
+        assert await keeps(world, first) == [RetainedBy.RETENTION]
         assert not await trim(topic)
         message = (await explain(world, f"{first}"))["message"]
         assert message["deletable_ms"] == topic.log.chain.spans[0].closed_ms + 600_000
@@ -80,9 +82,9 @@ async def test_a_message_is_kept_by_its_ledger_then_subscriptions_then_retention
 
         await world.done("DELETE", f"{V2}/namespaces/public/default/retention")
         await world.context.broker.service.policies.refresh(NamespaceName.parse("public/default"))
-        assert await keeps(world, first) == [Keep.NEXT_TRIM]
+        assert await keeps(world, first) == [RetainedBy.NEXT_TRIM]
         assert await trim(topic) == 1
-        assert await keeps(world, first) == [Keep.NOT_THERE]
+        assert await keeps(world, first) == [RetainedBy.NOT_THERE]
 
 
 @pytest.mark.parametrize(("place", "left"), [("-2", 2), ("index:1", 4), ("earliest", 5), ("latest", 0), ("-1h", 5)])

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar.admin.policies.namespace_table import NAMESPACE_POLICIES
-from magnetar.admin.policies.topic_table import TOPIC_POLICIES
-from magnetar.broker.names import TopicName
+import pytest
+
+from magnetar.admin.policies.parsers import body_of
+from magnetar.broker.policies.kinds import BACKLOG_QUOTAS, DISPATCH_RATES_BY_SUBSCRIPTION, Kind
+from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies
+from magnetar.broker.policies.rows import Place, rows_of
+from magnetar.names import TopicName
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 NAMESPACE = f"{V2}/namespaces/public/default"
 RATE = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 6, "ratePeriodInSecond": 1}
@@ -44,6 +50,17 @@ VALUES: dict[str, Any] = {
 }
 
 
+ALL = [*rows_of(EffectivePolicies).values(), *rows_of(NamespacePolicies).values()]
+WITH_PATHS_OF_THEIR_OWN = (BACKLOG_QUOTAS, DISPATCH_RATES_BY_SUBSCRIPTION)
+ROWS = [row for row in ALL if row.kind not in WITH_PATHS_OF_THEIR_OWN]
+NAMESPACE_PLACES = [(row.namespace, row.kind) for row in ROWS if row.namespace and row.namespace.path]
+TOPIC_PLACES = [(row.topic, row.kind) for row in ROWS if row.topic and row.topic.path]
+
+
+def body(place: Place, kind: Kind[Any]) -> str:
+    return body_of(place, place.sent_as or kind)
+
+
 def has(found: Any, expected: Any) -> bool:
     """Fields that were not set may be there with their defaults."""
     return bool(found == expected or (isinstance(expected, dict) and found.items() >= expected.items()))
@@ -51,8 +68,8 @@ def has(found: Any, expected: Any) -> bool:
 
 async def test_every_policy_of_namespaces_can_be_set_read_and_removed() -> None:
     async with admin_world() as world:
-        for policy in NAMESPACE_POLICIES:
-            path, value = f"{NAMESPACE}/{policy.path}", VALUES.get(policy.body)
+        for policy, kind in NAMESPACE_PLACES:
+            path, value = f"{NAMESPACE}/{policy.path}", VALUES.get(body(policy, kind))
             before = await world.get(path)
             await world.done(policy.method, path, value)
             found = (await world.get(path)).json
@@ -65,9 +82,9 @@ async def test_every_policy_of_namespaces_can_be_set_read_and_removed() -> None:
 async def test_every_policy_of_topics_can_be_set_read_and_removed() -> None:
     async with admin_world() as world:
         await world.done("PUT", TOPIC)
-        for policy in TOPIC_POLICIES:
-            path, value = f"{TOPIC}/{policy.path}", VALUES.get(policy.body)
-            query = "?messageTTL=7&subscriptionExpirationTime=7" if not policy.body else ""
+        for policy, kind in TOPIC_PLACES:
+            path, value = f"{TOPIC}/{policy.path}", VALUES.get(body(policy, kind))
+            query = "?messageTTL=7&subscriptionExpirationTime=7" if policy.is_in_query else ""
             before = await world.get(path)
             await world.done(policy.method, path + query, value)
             expected = value if value is not None else True if policy.path.startswith("dispatcher") else 7
@@ -81,10 +98,10 @@ async def test_every_policy_of_topics_can_be_set_read_and_removed() -> None:
 async def test_every_policy_of_topics_says_what_is_in_force() -> None:
     async with admin_world() as world:
         await world.done("PUT", TOPIC)
-        for policy in TOPIC_POLICIES:
+        for policy, _ in TOPIC_PLACES:
             answer = await world.get(f"{TOPIC}/{policy.path}?applied=true")
             assert answer.status == 200
-            assert bool(answer.body) == (policy.applied is not None), policy.path
+            assert bool(answer.body) == policy.shows_applied, policy.path
         await world.done("POST", f"{NAMESPACE}/messageTTL", 33)
         assert (await world.get(f"{TOPIC}/messageTTL?applied=true")).json == 33
         assert (await world.get(f"{TOPIC}/messageTTL")).body == b""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin.relay import Permissions
+from magnetar.admin.cluster.relay import Permissions
 from magnetar.errors import (
     AccessDeniedError,
     BadVersionError,
@@ -17,7 +17,7 @@ from magnetar.errors import (
     OutcomeUnknownError,
     TransactionFailedError,
 )
-from magnetar.metadata.relay_codec import (
+from magnetar.metadata.relay.codec import (
     RELAY_PATH,
     decode_error,
     decode_request,
@@ -26,9 +26,11 @@ from magnetar.metadata.relay_codec import (
     encode_request,
     encode_result,
 )
-from magnetar.metadata.requests import Children, Get, Request, Sync, Transact
-from magnetar.metadata.store import Check, Create, CreateMode, Delete, Node, Put
+from magnetar.metadata.store import Check, Children, Create, CreateMode, Delete, Get, Node, Put, Request, Sync, Transact
+from tests.rows import every_row
 from tests.unit.admin.admin_world import admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 REQUESTS: list[Request] = [
     Get("/a"),
@@ -125,12 +127,12 @@ DENIED: list[Request] = [
 ]
 
 
-@pytest.mark.parametrize("request_", PERMITTED, ids=str)
+@every_row("request_", PERMITTED, ids=str)
 def test_ledgers_and_sinks_may_be_reached(request_: Request) -> None:
     Permissions("/ledgers").check(request_)
 
 
-@pytest.mark.parametrize("request_", DENIED, ids=str)
+@every_row("request_", DENIED, ids=str)
 def test_nothing_else_may_be_reached(request_: Request) -> None:
     with pytest.raises(AccessDeniedError):
         Permissions("/ledgers").check(request_)

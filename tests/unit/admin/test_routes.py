@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from magnetar.admin.app import _precedence
-from magnetar.admin.openapi import describe, page
+from magnetar.admin.http.app import _precedence
+from magnetar.admin.http.observation import describe, page
 from magnetar.admin.routes import all_routes
-from magnetar.broker.names import Domain
+from magnetar.names import Domain
 
 ROUTES = all_routes()
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "admin-rest.md"

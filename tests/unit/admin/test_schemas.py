@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 SCHEMAS = f"{V2}/schemas/public/default/t"
 

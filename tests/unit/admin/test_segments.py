@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin import segment_book
-from magnetar.admin.segments import position_after_bytes
-from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.topic_upkeep import truncate
+from magnetar.admin.topics import segment_book
+from magnetar.admin.topics.segments import position_after_bytes
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.upkeep.chores import truncate
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError, MagnetarError
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import decode
@@ -21,6 +21,8 @@ from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from tests.unit.admin.admin_world import TOPIC, V2, AdminWorld, admin_world
 from tests.unit.broker.pulsar.broker_world import batch
+
+pytestmark = pytest.mark.virtual_time
 
 DEFAULT = f"{V2}/persistent/public/default"
 
@@ -247,7 +249,7 @@ async def test_waiting_ends_as_soon_as_there_is_more() -> None:
         after = _text(now["lastConfirmed"])
         waiting = asyncio.ensure_future(world.get(f"{TOPIC}/segments/wait?after={after}&timeoutMs=20000"))
         topic = await world.world.topic("t")
-        await until(lambda: topic.log._watchers, "somebody waits")
+        await until(lambda: topic.log._writer.watchers, "somebody waits")
         await world.publish(1, first=1)
         async with asyncio.timeout(5):
             heard = (await waiting).json
@@ -264,7 +266,7 @@ async def test_waiting_ends_with_its_time_and_leaves_nothing_behind() -> None:
         heard = (await world.get(f"{TOPIC}/segments/wait?after={after}&timeoutMs=1")).json
         assert (heard["nextIndex"], heard["busy"]) == (1, False)
         topic = await world.world.topic("t")
-        assert topic.log._watchers == ()
+        assert topic.log._writer.watchers == ()
 
 
 async def test_only_so_many_wait_and_the_next_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +276,7 @@ async def test_only_so_many_wait_and_the_next_is_told_so(monkeypatch: pytest.Mon
         after = _text((await _segments(world))["lastConfirmed"])
         first = asyncio.ensure_future(world.get(f"{TOPIC}/segments/wait?after={after}&timeoutMs=20000"))
         topic = await world.world.topic("t")
-        await until(lambda: topic.log._watchers, "somebody waits")
+        await until(lambda: topic.log._writer.watchers, "somebody waits")
         assert (await world.get(f"{TOPIC}/segments/wait?after={after}&timeoutMs=20000")).json["busy"] is True
         await world.publish(1, first=1)
         assert (await first).json["busy"] is False

@@ -6,10 +6,14 @@ import json
 from fnmatch import fnmatch
 from typing import Any
 
-from interop.pulsar.stats_checks import GOLDEN, absent_names, missing
+import pytest
+
+from interop.pulsar.stats import GOLDEN, absent_names, missing
 from magnetar.admin.pulsar_metrics import SUBSCRIPTION_SERIES, TOPIC_SERIES
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandSubscribe
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 KINDS = (
     CommandSubscribe.Exclusive,

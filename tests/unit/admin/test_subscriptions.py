@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.names import TopicName
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.names import TopicName
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 from tests.unit.admin.admin_world import TOPIC, V2, AdminWorld, admin_world
 from tests.unit.broker.pulsar.broker_world import batch, message
 from tests.unit.wire.pulsar.samples import spoiled
+
+pytestmark = pytest.mark.virtual_time
 
 SUB = f"{TOPIC}/subscription/s"
 EARLIEST = {"ledgerId": -1, "entryId": -1}
@@ -39,6 +41,28 @@ async def test_a_subscription_begins_where_it_is_told_to() -> None:
         assert {name: each["msgBacklog"] for name, each in found.items()} == {"s": 3, "behind": 2, "all": 4, "new": 0}
         assert (await world.get(f"{SUB}/properties")).json == {"a": "b"}
         assert (await world.call("PUT", SUB)).status == 409
+
+
+async def test_one_subscription_more_than_a_topic_may_have_is_a_conflict() -> None:
+    async with admin_world() as world:
+        await world.done("POST", f"{V2}/namespaces/public/default/maxSubscriptionsPerTopic", 1)
+        await world.done("PUT", SUB, EARLIEST)
+        for place in ("", "?to=earliest"):
+            refused = await world.call("PUT", f"{TOPIC}/subscription/more{place}", None if place else EARLIEST)
+            assert (refused.status, "has 1 subscription, which is its limit" in refused.reason) == (409, True)
+
+
+async def test_nothing_expires_by_the_id_of_another_partition_or_of_a_message_that_does_not_exist() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", SUB, EARLIEST)
+        await world.publish(3)
+        place = {"ledgerId": await ledger(world), "entryId": 1}
+        other = await world.call("POST", f"{SUB}/expireMessages", place | {"partitionIndex": 2})
+        beyond = await world.call("POST", f"{SUB}/expireMessages", place | {"entryId": 3})
+        assert (other.status, beyond.status) == (412, 409)
+        assert await backlog(world) == 3
+        await world.done("POST", f"{SUB}/expireMessages", place | {"partitionIndex": -1})
+        assert await backlog(world) == 1
 
 
 async def test_messages_are_skipped_expired_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

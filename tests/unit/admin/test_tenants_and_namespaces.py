@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from magnetar.config.broker import BrokerConfig
 from tests.unit.admin.admin_world import V2, admin_world
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_tenants_are_created_changed_and_deleted() -> None:
@@ -117,3 +121,42 @@ async def test_clusters_are_known_changed_and_forgotten() -> None:
         assert (await world.get(f"{V2}/clusters/far/peers")).json == ["standalone"]
         await world.done("DELETE", f"{V2}/clusters/far")
         assert (await world.get(f"{V2}/clusters")).json == ["standalone"]
+
+
+async def test_a_new_namespace_takes_the_policies_that_there_are_and_leaves_out_others() -> None:
+    async with admin_world() as world:
+        path = f"{V2}/namespaces/public/made"
+        sent = {
+            "max_producers_per_topic": 3,
+            "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 10, "from a newer client": 1},
+            "properties": {"team": "blue"},
+            "message_ttl_in_seconds": None,
+            "no_such_policy": {"x": 1},
+        }
+        await world.done("PUT", path, sent)
+        found = (await world.get(path)).json
+        assert found["max_producers_per_topic"] == 3
+        assert found["retention_policies"]["retentionSizeInMB"] == 10
+        assert found["properties"] == {"team": "blue"}
+        assert not {"no_such_policy", "message_ttl_in_seconds"} & set(found)
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {"max_producers_per_topic": "3"},
+        {"deduplicationEnabled": "yes"},
+        {"retention_policies": []},
+        {"retention_policies": {"retentionTimeInMinutes": "5", "retentionSizeInMB": 10}},
+        {"subscription_types_enabled": "Shared"},
+        {"resource_group_name": 5},
+        {"properties": "x"},
+        {"topicDispatchRate": {"standalone": 5}},
+        {"autoTopicCreationOverride": {"allowAutoTopicCreation": 1}},
+    ],
+)
+async def test_a_policy_of_the_wrong_type_is_refused_and_no_namespace_is_made(policies: dict[str, Any]) -> None:
+    async with admin_world() as world:
+        answer = await world.call("PUT", f"{V2}/namespaces/public/made", policies)
+        assert (answer.status, bool(answer.reason)) == (400, True)
+        assert (await world.get(f"{V2}/namespaces/public/made")).status == 404

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.names import TopicName
-from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.service import Found
-from magnetar.broker.sink_marks import property_of
+from magnetar.broker.front_end import PULSAR
+from magnetar.broker.ownership import BrokerAddress, Owner
+from magnetar.broker.staged.progress import property_of
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.broker import BrokerConfig
 from magnetar.errors import MetadataUnavailableError
+from magnetar.metadata.store import Create
+from magnetar.names import TopicName
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
 from tests.unit.broker.pulsar.broker_world import BrokerWorld
+
+pytestmark = pytest.mark.virtual_time
 
 DEFAULT = f"{V2}/persistent/public/default"
 
@@ -88,6 +92,57 @@ async def test_partitions_are_there_before_anybody_uses_them_and_can_only_become
         assert (await world.get(f"{many}/partitions")).status == 404
 
 
+async def test_a_topic_of_very_many_partitions_is_refused_and_many_are_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        refused = await world.call("PUT", f"{many}/partitions", 100_000)
+        assert (refused.status, "broker.partitions_max" in refused.reason) == (412, True)
+        assert (await world.get(f"{DEFAULT}")).json == []
+        store = world.context.broker.service.resources.topics._documents.store
+        created: list[str] = []
+        monkeypatch.setattr(store, "create", _counted(store.create, created))
+        await world.done("PUT", f"{many}/partitions", 1_200)
+        assert len(created) <= 5
+        assert len((await world.get(DEFAULT)).json) == 1_200
+        await world.publish(1, "many-partition-3")
+        service = world.context.broker.service
+        monkeypatch.setattr(service.topics, "delete", _counted(service.topics.delete, deleted := []))
+        await world.done("DELETE", f"{many}/partitions")
+        assert len(deleted) == 1
+        assert (await world.get(DEFAULT)).json == []
+
+
+def _counted(original: Any, calls: list[str]) -> Any:
+    async def create(path: str, *rest: Any, **options: Any) -> Any:
+        calls.append(path)
+        return await original(path, *rest, **options)
+
+    return create
+
+
+async def test_partitions_are_created_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_world() as world:
+        many = f"{DEFAULT}/many"
+        await world.done("PUT", f"{many}-partition-7")  # A topic that only looks like one of them.
+        store = world.context.broker.service.resources.topics._documents.store
+        original = store.transact
+        with monkeypatch.context() as patch:
+
+            async def fails_later(operations: Any) -> Any:
+                if any(isinstance(each, Create) and each.path.endswith("-partition-600") for each in operations):
+                    raise MetadataUnavailableError("away")
+                return await original(operations)
+
+            patch.setattr(store, "transact", fails_later)
+            assert (await world.call("PUT", f"{many}/partitions", 700)).status == 503
+        assert (await world.get(DEFAULT)).json == ["persistent://public/default/many-partition-7"]
+        assert (await world.get(f"{DEFAULT}/partitioned")).json == []
+        await world.done("PUT", f"{many}/partitions", 700)
+        assert len((await world.get(DEFAULT)).json) == 700
+
+
 async def test_subscriptions_are_on_new_partitions_too() -> None:
     async with admin_world() as world:
         many = f"{DEFAULT}/many"
@@ -114,7 +169,7 @@ async def test_what_is_published_to_a_new_partition_before_the_subscriptions_are
 
         monkeypatch.setattr(partitioned_topics, "grow", grow_and_publish)
         await world.done("POST", f"{many}/partitions", 2)
-        subscription = (await world.world.topic("many-partition-1")).subscription("s")
+        subscription = (await world.world.topic("many-partition-1")).subscriptions.require("s")
         assert subscription.cursor.backlog_entries() == 3
 
 
@@ -252,8 +307,8 @@ async def test_a_non_persistent_topic_is_there_while_somebody_uses_it() -> None:
 async def test_a_topic_that_another_broker_serves_is_asked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async with admin_world() as world:
 
-        async def elsewhere(*_: object) -> Found:
-            return Found("pulsar://other:6650", "http://other:8080", is_owner=False)
+        async def elsewhere(*_: object) -> Owner:
+            return Owner(BrokerAddress("other:8080", "http://other:8080", {}), is_here=False)
 
         monkeypatch.setattr(world.context.broker.service, "look_up", elsewhere)
         answer = await world.get(f"{TOPIC}/stats?getPreciseBacklog=true")
@@ -265,7 +320,7 @@ async def test_a_lookup_names_the_broker_and_the_bundle() -> None:
     async with admin_world() as world:
         found = (await world.get("/lookup/v2/topic/persistent/public/default/t")).json
         address = world.context.broker.service.address
-        assert (found["brokerUrl"], found["httpUrl"]) == (address.pulsar_url, address.http_url)
+        assert (found["brokerUrl"], found["httpUrl"]) == (address.url_for(PULSAR), address.http_url)
         bundle = await world.get("/lookup/v2/topic/persistent/public/default/t/bundle")
         assert bundle.body.startswith(b"0x")
         assert (await world.get("/lookup/v2/topic/persistent/public/default/t?listenerName=x")).status == 412

@@ -10,7 +10,7 @@ from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.memory import MemoryServer
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.system import SystemEntropy
 
 METADATA = MetadataConfig(url="memory:", session_timeout_ms=400, operation_timeout_ms=5_000)
 PATHS = BookKeeperPaths()

@@ -10,17 +10,17 @@ from magnetar.bookie.journals import Journals
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalFailedError
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.device import Crash
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.devices.sync_sites import SyncSites
 from magnetar.sim.machine import SimMachine
-from magnetar.sim.sync_sites import SyncSites
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.frames import add_frame, by_ledger, scan_frames
-from magnetar.storage.journal_format import ExplicitLac, Fence, RecordKind, encode_explicit_lac, encode_fence
-from magnetar.storage.journal_mark import JournalMark
-from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.storage.index.location_index import LocationIndex
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.journal.format import ExplicitLac, Fence, RecordKind, encode_explicit_lac, encode_fence
+from magnetar.storage.journal.mark import JournalMark
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
 from magnetar.wire.bookkeeper.hot_path import encode_adds_done, scan_add_responses
 from tests.unit.storage.journal_worlds import wait_until
 from tests.unit.storage.samples import entry_bytes, small_config

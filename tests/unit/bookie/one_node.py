@@ -10,14 +10,14 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.config.root import Config
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.device import SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.sim.entropy import SimEntropy
-from magnetar.sim.sync_sites import SyncSites
-from magnetar.testing.bookie_load import BookieLoad
+from magnetar.sim.devices.device import SimDevice
+from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.sync_sites import SyncSites
+from magnetar.sim.runtime import SimEntropy
 from tests.unit.bookie.node_story import METADATA, PATHS, story_config
 from tests.unit.bookie.sim_node import SimNode, small_steps
-from tests.unit.bookie.virtual_loop import run
+from tests.virtual_time import run
+from workloads.bookie_load import BookieLoad
 
 Test = Callable[[SimNode], Awaitable[None]]
 
@@ -34,7 +34,7 @@ def on_a_node(test: Test, *, busy: bool = False, **limits: dict[str, int]) -> No
                 await node.stop()
 
     with small_steps():
-        run(world())
+        run(world(), is_tolerant=True)
 
 
 @asynccontextmanager

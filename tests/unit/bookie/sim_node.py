@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -25,17 +25,20 @@ from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import Crash, DiskTiming, SimDevice
+from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice
+from magnetar.sim.devices.sync_sites import SyncSites
+from magnetar.sim.loop import SimLoop
 from magnetar.sim.machine import SimMachine
+from magnetar.sim.process import Process
 from magnetar.sim.runtime import SimRuntime
-from magnetar.sim.sync_sites import SyncSites
-from magnetar.storage.entry_log_format import LOGS
-from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
+from magnetar.sim.seeds import Delay
+from magnetar.storage.entry_log.format import LOGS
+from magnetar.storage.index.location_index import LocationIndex
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.messages import V3, AnyRequest, AnyResponse
-from tests.unit.bookie.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
 
 JOURNAL = "/journal"
 LEDGERS = ("/ledgers-0", "/ledgers-1")
@@ -73,9 +76,15 @@ def small_steps() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("magnetar.storage.open_storage.open_rocksdb_index", SimIndexes().open)
         patch.setattr("magnetar.storage.flush.SLICE_BYTES", 600)
-        patch.setattr("magnetar.storage.compaction.SLICE_BYTES", 600)
-        patch.setattr("magnetar.storage.compaction._MOVES_MAX", 6)
+        patch.setattr("magnetar.storage.entry_log.compaction.SLICE_BYTES", 600)
+        patch.setattr("magnetar.storage.entry_log.compaction._MOVES_MAX", 6)
         yield patch
+
+
+def virtual() -> SimLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop), "a simulated bookie needs virtual time"
+    return loop
 
 
 class SimNode:
@@ -91,6 +100,7 @@ class SimNode:
         self._server = server
         self._store: LocalStore | None = None
         self._bookie: Bookie | None = None
+        self._process: Process | None = None
 
     @property
     def bookie(self) -> Bookie:
@@ -98,25 +108,38 @@ class SimNode:
         return self._bookie
 
     async def start(self) -> Bookie:
-        self._store = self._server.connect()
+        loop = virtual()
+        self._process = loop.add_process(loop.root.name)  # On the clients' host, where it is 127.0.0.1.
+        self._store = self._process.context.run(self._server.connect)
         runtime = self.machine.start()
-        self._bookie = await Bookie.open(self.config, runtime, self._store, Metrics(), base="/")
+        opening = Bookie.open(self.config, runtime, self._store, Metrics(), base="/")
+        self._bookie = await self._in_process(opening)
         return self._bookie
+
+    async def _in_process(self, work: Coroutine[Any, Any, T]) -> T:
+        """It stands still when the process crashes, and so does the caller until it is cancelled."""
+        assert self._process is not None
+        task = virtual().create_task(work, context=self._process.context.copy())
+        await asyncio.wait([task])
+        return task.result()
 
     async def stop(self) -> None:
         """In order. What it raises comes after everything was closed."""
         bookie, self._bookie = self.bookie, None
         try:
-            await bookie.aclose()
+            await self._in_process(bookie.aclose())
         finally:
             assert self._store is not None
             await self._store.aclose()
 
     def crash(self, kind: Crash) -> None:
         """The process, its connections and its session stand still from here on."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        loop.cut_off(loop.ports)
+        loop, process = virtual(), self._process
+        if process is not None:
+            loop.crash(process)
+            assert loop.network is not None
+            loop.network.on_killed(process)
+        self._process = None
         if self._store is not None:
             self._server.cut(self._store)
         self._bookie = self._store = None

@@ -6,9 +6,9 @@ without it, and must not rely on it.
 
 from __future__ import annotations
 
-from magnetar.sim.device import Crash
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.devices.sync_sites import SyncSites
 from magnetar.sim.machine import SimMachine
-from magnetar.sim.sync_sites import SyncSites
 from magnetar.storage.open_storage import open_storage
 from tests.unit.bookie.sim_node import LEDGERS
 from tests.unit.storage.samples import Counter, add, check, entry_bytes, small_config

@@ -9,22 +9,22 @@ from functools import partial
 import pytest
 
 from magnetar.bookie.adds import AddLimits, Adds
+from magnetar.bookie.admission import Gate
 from magnetar.bookie.connection import Connection
-from magnetar.bookie.gate import Gate
 from magnetar.bookie.ledgers import LedgerTable
 from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch
 from magnetar.errors import IndexDamagedError, JournalFailedError
 from magnetar.runtime.disk import Buffer
-from magnetar.storage.journal_format import RecordKind
+from magnetar.storage.journal.format import RecordKind
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.write_cache import WriteCache
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import decode_response
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.frames import Flag
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, scan_add_responses, scan_adds
 from magnetar.wire.bookkeeper.messages import V3, AddEntry, AddResponse
-from magnetar.wire.bookkeeper.packet import Flag
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
 DIGEST = entry_digest(DigestType.CRC32C)
@@ -68,10 +68,10 @@ class FakeConnection(Connection):
     def send(self, parts: Sequence[Buffer], answers: int = 1) -> None:
         self.sent += b"".join(parts)
 
-    def hold(self) -> None:
+    def hold(self, reason: str) -> None:
         self.held += 1
 
-    def release(self) -> None:
+    def release(self, reason: str) -> None:
         self.held -= 1
 
     def abort(self) -> None:
@@ -93,7 +93,7 @@ class Setup:
         self.table = LedgerTable(self)
         self.cache = WriteCache()
         self.journal = SlowJournal()
-        self.cache_gate = Gate()
+        self.cache_gate = Gate("write cache")
         quota = AddLimits(limits.get("in_progress_max", 10_000), limits.get("per_connection_max", 10_000), wait_s)
         self.switch = ReadOnlySwitch()
         self.adds = Adds(self.table, self, self.journal, self.cache_gate, self.switch, quota, lambda: 1)

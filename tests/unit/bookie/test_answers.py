@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from magnetar.bookie.answers import sendable_parts
+from magnetar.bookie.reads import sendable_parts
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, FRAME_BYTES_MAX
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import (
     V2,
     AddEntry,
@@ -25,7 +25,6 @@ from magnetar.wire.bookkeeper.messages import (
     ReadResponse,
     WriteLac,
 )
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
 from tests.unit.bookie.one_node import on_a_node
 from tests.unit.bookie.sim_node import Client, SimNode

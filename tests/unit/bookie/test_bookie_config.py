@@ -32,11 +32,11 @@ def test_a_bookie_is_local_until_it_is_advertised(config: dict[str, Any], listen
         ({"listen_host": "0.0.0.0"}, "set bookie.advertised_host"),
         ({"listen_host": "0.0.0.0", "bookie_id": "b1"}, "set bookie.advertised_host"),
         ({"listen_host": "::1"}, "has a colon"),
-        ({"advertised_host": "bk 1"}, "not the name of a host"),
+        ({"advertised_host": "bk 1"}, "is not a host name"),
         ({"bookie_id": "readonly"}, "bookie.bookie_id"),
         ({"bookie_id": "a/b"}, "bookie.bookie_id"),
         ({"dir": ""}, "bookie.dir is empty"),
-        ({"ledger_dirs": "/a,,/b"}, "names an empty directory"),
+        ({"ledger_dirs": "/a,,/b"}, "has an empty name between commas"),
     ],
 )
 def test_what_nobody_could_connect_to_or_find_is_refused(config: dict[str, Any], complaint: str) -> None:

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from magnetar.bookie.directories import COOKIE_FILE, LOCK_FILE, PORT_FILE, DirectoryLayout, open_directories
 from magnetar.bookie.identity import Identity, establish
-from magnetar.cli import bookie_cookie
-from magnetar.cli.bookie_cookie import cookie_app, format_bookie
+from magnetar.cli.bookie import cookie
+from magnetar.cli.bookie.cookie import cookie_app, format_bookie
 from magnetar.config.bookie import BookieConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
@@ -112,7 +112,7 @@ def test_get_writes_the_bytes_that_a_directory_has(operator: Operator) -> None:
 
 
 def test_a_missing_cookie_is_named_with_the_way_to_list_them(operator: Operator) -> None:
-    for command in (("get",), ("delete", "--force")):
+    for command in (("get",), ("delete", "--yes")):
         text = operator.error(NoNodeError, "cookie", command[0], "b9", *command[1:], "--metadata", operator.url)
         assert "magnetar metadata ls /ledgers/cookies" in text
 
@@ -124,7 +124,7 @@ def test_what_is_no_bookie_id_is_refused(operator: Operator) -> None:
 def test_a_deleted_cookie_can_be_written_again_from_a_directory(operator: Operator) -> None:
     (operator.dir / "journal" / "0.txn").write_bytes(b"data")
     file = operator.dir / "journal" / COOKIE_FILE
-    assert operator.json("cookie", "delete", ID, "--force", "--metadata", operator.url) == {"deleted": ID}
+    assert operator.json("cookie", "delete", ID, "--yes", "--metadata", operator.url) == {"deleted": ID}
     with pytest.raises(CookieMismatchError, match="magnetar bookie cookie create"):
         operator.start_bookie()
     operator.json("cookie", "create", ID, "--file", file, "--metadata", operator.url)
@@ -150,7 +150,7 @@ def test_create_refuses_what_is_there_or_does_not_belong_there(operator: Operato
 
 def test_delete_asks_first_and_is_refused_where_nobody_can_be_asked(operator: Operator) -> None:
     text = operator.error(ConfigError, "cookie", "delete", ID, "--metadata", operator.url)
-    assert "say --force" in text
+    assert "give --yes" in text
     operator.json("cookie", "get", ID, "--metadata", operator.url)
 
 
@@ -160,7 +160,7 @@ def test_the_cookie_of_a_registered_bookie_is_not_deleted(operator: Operator, re
         await store.create(PATHS.registration(ID, readonly=readonly))  # type: ignore[arg-type]
 
     operator.with_store(register)
-    text = operator.error(BookieRegisteredError, "cookie", "delete", ID, "--force", "--metadata", operator.url)
+    text = operator.error(BookieRegisteredError, "cookie", "delete", ID, "--yes", "--metadata", operator.url)
     assert "stop it and wait" in text
     operator.json("cookie", "get", ID, "--metadata", operator.url)
 
@@ -170,7 +170,7 @@ def test_a_damaged_cookie_can_be_deleted(operator: Operator) -> None:
         await store.put(PATHS.cookie(ID), b"nonsense")  # type: ignore[arg-type]
 
     operator.with_store(damage)
-    operator.json("cookie", "delete", ID, "--force", "--metadata", operator.url)
+    operator.json("cookie", "delete", ID, "--yes", "--metadata", operator.url)
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:/nowhere/at/all.db"])
@@ -187,24 +187,24 @@ def test_format_empties_the_directories_and_a_new_bookie_can_begin(operator: Ope
     (operator.dir / "journal" / "0.txn").write_bytes(b"data")
     keep = operator.dir / "notes.txt"
     keep.write_text("not the bookie's")
-    done = operator.json("format", "--dir", operator.dir, "--force")
+    done = operator.json("format", "--dir", operator.dir, "--yes")
     assert done == {"formatted": [f"{operator.dir}/{name}" for name in ("journal", "ledgers")]}
     for name in ("journal", "ledgers"):
         assert [path.name for path in (operator.dir / name).iterdir()] == ["lock"]
     assert keep.exists()
     with pytest.raises(CookieMismatchError, match="magnetar bookie cookie delete"):
         operator.start_bookie()
-    operator.json("cookie", "delete", ID, "--force", "--metadata", operator.url)
+    operator.json("cookie", "delete", ID, "--yes", "--metadata", operator.url)
     assert operator.start_bookie().is_first_start
 
 
 def test_format_asks_first_and_is_refused_where_nobody_can_be_asked(operator: Operator) -> None:
-    assert "say --force" in operator.error(ConfigError, "format", "--dir", operator.dir)
+    assert "give --yes" in operator.error(ConfigError, "format", "--dir", operator.dir)
     assert (operator.dir / "ledgers" / PORT_FILE).exists()
 
 
 def test_format_names_directories_that_do_not_exist(operator: Operator, tmp_path: Path) -> None:
-    text = operator.error(DiskError, "format", "--dir", tmp_path / "nowhere", "--force")
+    text = operator.error(DiskError, "format", "--dir", tmp_path / "nowhere", "--yes")
     assert "none of these directories exists" in text
     assert not (tmp_path / "nowhere").exists()
 
@@ -213,7 +213,7 @@ def test_format_names_directories_that_do_not_exist(operator: Operator, tmp_path
 def test_format_leaves_a_running_bookie_alone(operator: Operator, held: str) -> None:
     with (operator.dir / held / LOCK_FILE).open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "is locked by" in operator.error(FileLockedError, "format", "--dir", operator.dir, "--force")
+        assert "is locked by" in operator.error(FileLockedError, "format", "--dir", operator.dir, "--yes")
     assert not operator.start_bookie().is_first_start
 
 
@@ -224,8 +224,8 @@ def test_an_interrupted_format_leaves_nothing_that_could_start(
         raise DiskError("the power went off")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bookie_cookie, "_remove_all", stop)
-        operator.error(DiskError, "format", "--dir", operator.dir, "--force")
+        patched.setattr(cookie, "_remove_all", stop)
+        operator.error(DiskError, "format", "--dir", operator.dir, "--yes")
     assert (operator.dir / "ledgers" / PORT_FILE).exists(), "the rest is still there"
     with pytest.raises(CookieMismatchError):
         operator.start_bookie()
@@ -238,7 +238,7 @@ def test_format_of_named_directories_takes_those(tmp_path: Path) -> None:
         path.mkdir()
         (path / "data").write_bytes(b"data")
     settings = [part for name, path in dirs.items() for part in ("--set", f"bookie.{name}={path}")]
-    operator.json("format", *settings, "--force")
+    operator.json("format", *settings, "--yes")
     assert all(not (path / "data").exists() for path in dirs.values())
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.collector import Collector, MetadataCatalogue
 from magnetar.bookie.disk_watch import DiskVerdict
+from magnetar.bookie.housekeeping import Collector, MetadataCatalogue
 from magnetar.bookie.ledgers import LedgerTable
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import DiskFullError, SyncFailedError
@@ -21,9 +21,10 @@ from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
-from magnetar.runtime.system_entropy import SystemEntropy
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.entry_log_writer import EntryLogWriter
+from magnetar.runtime.runtime import Entropy
+from magnetar.runtime.system import SystemEntropy
+from magnetar.sim.devices.faults import Fault
+from magnetar.storage.entry_log.writer import EntryLogWriter
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.testing.waiting import until
@@ -129,19 +130,25 @@ async def test_a_fence_that_is_not_durable_yet_is_not_forgotten(node: Node) -> N
 
 
 async def test_old_tombstones_expire_with_the_rounds(node: Node) -> None:
+    tombstones = node.storage._tombstones
+    today = tombstones._entropy
+    tombstones._entropy = _AMonthBefore(today)  # type: ignore[assignment]
     node.storage.set_flags(9, LedgerFlags(master_key=KEY, fenced=True))
     await node.storage.flush()
     collector = node.collector()
     await collector.collect()
     assert node.storage.statistics().tombstones == 1
-    node.storage._tombstones._entropy = _InAMonth()  # type: ignore[assignment]
+    tombstones._entropy = today
     await collector.collect()
     assert node.storage.statistics().tombstones == 0
 
 
-class _InAMonth:
+class _AMonthBefore:
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+
     def wall_ms(self) -> int:
-        return SystemEntropy().wall_ms() + 10**13
+        return self._entropy.wall_ms() - 30 * 86_400_000
 
 
 async def compaction_due(collector: Collector) -> None:

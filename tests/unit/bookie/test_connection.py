@@ -10,15 +10,20 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 import pytest_asyncio
 
-from magnetar.bookie.connection import ANSWERS_AT_ONCE_MAX, WRITE_BYTES_MAX, Connection, ConnectionCounters
-from magnetar.bookie.receive_buffer import RECEIVE_BYTES
+from magnetar.bookie.connection import (
+    ANSWERS_AT_ONCE_MAX,
+    RECEIVE_BYTES,
+    WRITE_BYTES_MAX,
+    Connection,
+    ConnectionCounters,
+)
+from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
-from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.bookkeeper.frames import Buffer, frame_end
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, AddRun, ReadRun, encode_adds_done, parse_context
 from magnetar.wire.bookkeeper.messages import V2, AnyRequest, GetBookieInfo, ReadEntry
-from tests.unit.bookie.virtual_loop import run
 
 KEY = b"k" * 20
 DIGEST = entry_digest(DigestType.CRC32C)
@@ -26,6 +31,10 @@ DIGEST = entry_digest(DigestType.CRC32C)
 
 def add_frame(ledger_id: int, entry_id: int, payload: bytes = b"payload") -> bytes:
     return AddEncoder(ledger_id, KEY, DIGEST).header(entry_id, entry_id - 1, 1, payload) + payload
+
+
+def receive_memory() -> ReceiveMemory:
+    return ReceiveMemory(RECEIVE_BYTES, bytes_max=2**27, frame_timeout_s=30, frame_end=frame_end)
 
 
 class Notebook:
@@ -72,12 +81,13 @@ class Setup:
     def __init__(self) -> None:
         self.notebook = Notebook()
         self.counters = ConnectionCounters()
+        self.memory = receive_memory()
         self.connections: list[Connection] = []
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
 
     def accept(self) -> Connection:
-        self.connections.append(Connection(self.notebook, self.counters, unwritable_wait_s=0.05))
+        self.connections.append(Connection(self.notebook, self.counters, self.memory, unwritable_wait_s=0.05))
         return self.connections[-1]
 
     def has_received(self, total: int) -> bool:
@@ -95,7 +105,7 @@ class Setup:
                 await writer.wait_closed()
         for connection in self.connections:
             connection.abort()
-            await connection.closed.wait()
+            await connection.wait_closed()
 
 
 @pytest_asyncio.fixture
@@ -146,12 +156,11 @@ async def test_a_frame_larger_than_the_buffer_arrives_whole(setup: Setup) -> Non
 async def test_the_buffer_of_a_large_frame_is_given_back_when_no_other_follows(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.bookie.connection.LARGE_BUFFER_S", 0.01)
+    monkeypatch.setattr(setup.memory, "_tick_s", 0.01)
     reader, writer = await setup.connect()
     writer.write(add_frame(1, 0, bytes(20 * RECEIVE_BYTES) + b"the end"))
     assert await reader.readexactly(28)
-    (connection,) = setup.connections
-    await until(lambda: not connection._received.is_large, "the large buffer is gone")
+    await until(lambda: not setup.memory.kept_bytes, "the large buffer is gone")
     writer.write(add_frame(1, 1))
     assert await reader.readexactly(28)
     assert [entry for _, _, entry in setup.notebook.adds] == [b"the end", b"payload"]
@@ -159,7 +168,7 @@ async def test_the_buffer_of_a_large_frame_is_given_back_when_no_other_follows(
 
 async def test_there_is_room_for_a_read_that_was_under_way_when_the_connection_was_held(setup: Setup) -> None:
     connection = setup.accept()
-    connection.hold()
+    connection.hold("test")
     frames = b"".join(add_frame(1, entry, bytes(993) + b"payload") for entry in range(600))
     at = 0
     while at < len(frames):
@@ -196,16 +205,16 @@ async def test_a_held_connection_takes_no_requests_until_the_last_hold_is_releas
     assert await reader.readexactly(28)
     connection = setup.notebook.connection
     assert connection is not None
-    connection.hold()
-    connection.hold()
+    connection.hold("one reason")
+    connection.hold("another reason")
     writer.write(add_frame(1, 1))
     await writer.drain()
-    connection.release()
+    connection.release("one reason")
     other_reader, other = await setup.connect()
     other.write(add_frame(9, 9))
     assert await other_reader.readexactly(28)  # Enough turns for the held one to be read, if it were.
     assert (1, 1, b"payload") not in setup.notebook.adds
-    connection.release()
+    connection.release("another reason")
     assert await reader.readexactly(28)
     assert (1, 1, b"payload") in setup.notebook.adds
 
@@ -215,7 +224,7 @@ async def test_holding_in_the_middle_of_a_read_keeps_the_rest_for_later(setup: S
         def on_request(self, connection: Connection, request: AnyRequest) -> bool:
             super().on_request(connection, request)
             if len(self.requests) == 1:
-                connection.hold()
+                connection.hold("test")
             return True
 
     setup.notebook.__class__ = HoldAfterFirst
@@ -224,7 +233,7 @@ async def test_holding_in_the_middle_of_a_read_keeps_the_rest_for_later(setup: S
     await until(lambda: setup.notebook.requests, "the first arrived")
     assert [request.txn_id for request in setup.notebook.requests] == [1]
     assert setup.notebook.connection is not None
-    setup.notebook.connection.release()
+    setup.notebook.connection.release("test")
     await until(lambda: len(setup.notebook.requests) == 2, "the second arrived")
 
 
@@ -233,7 +242,7 @@ async def test_what_is_not_taken_is_offered_again_after_the_release(setup: Setup
         def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool:
             if self.connection is None:
                 self.connection = connection
-                connection.hold()
+                connection.hold("test")
                 return False
             return super().on_adds(connection, buffer, start, run)
 
@@ -243,7 +252,7 @@ async def test_what_is_not_taken_is_offered_again_after_the_release(setup: Setup
     await until(lambda: setup.notebook.connection, "the run was offered")
     assert setup.notebook.adds == []
     assert setup.notebook.connection is not None
-    setup.notebook.connection.release()
+    setup.notebook.connection.release("test")
     assert await reader.readexactly(2 * 28)
     assert [entry for _, entry, _ in setup.notebook.adds] == [0, 1]
 
@@ -333,7 +342,7 @@ async def test_who_has_many_answers_waits_until_the_client_reads_or_has_lost_its
     connection._unwritable_wait_s = 60.0
     connection.send((bytes(10_000_000),))
     waiting = asyncio.ensure_future(turn())
-    await until(lambda: not connection._writable, "the client's socket is full")
+    await until(lambda: connection._transport_is_full, "the client's socket is full")
     assert not waiting.done()
     await reader.readexactly(10_000_000)
     await asyncio.wait_for(waiting, 10)
@@ -396,8 +405,8 @@ async def test_reads_that_were_not_taken_are_offered_again_and_those_before_them
         def on_reads(self, connection: Connection, run: ReadRun) -> int:
             self.reads += list(zip(run.ledger_ids, run.entry_ids, strict=True))[:2]
             if len(run.entry_ids) > 2:
-                connection.hold()
-                asyncio.get_running_loop().call_soon(connection.release)
+                connection.hold("test")
+                asyncio.get_running_loop().call_soon(connection.release, "test")
             return min(2, len(run.entry_ids))
 
     setup.notebook.__class__ = TakesTwo
@@ -418,7 +427,9 @@ class Peer(asyncio.Transport):
         connection.connection_made(self)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        data = b"".join(list_of_data)
+        self.write(b"".join(list_of_data))
+
+    def write(self, data: Buffer) -> None:
         self.written += data
         self.unread_bytes += len(data)
         self._connection.pause_writing()
@@ -469,7 +480,7 @@ async def test_an_answer_that_was_begun_is_finished_though_those_behind_it_are_d
     entry_bytes: int, entries: int, sent_at_once: int
 ) -> None:
     counters = ConnectionCounters()
-    connection = Connection(Notebook(), counters, unwritable_wait_s=0.0)
+    connection = Connection(Notebook(), counters, receive_memory(), unwritable_wait_s=0.0)
     peer = Peer(connection)
     answers = [answer_of(number, entry_bytes, entries) for number in range(2_000 // entries + 2)]
     for first in range(0, len(answers), sent_at_once):
@@ -487,20 +498,18 @@ async def test_an_answer_that_was_begun_is_finished_though_those_behind_it_are_d
     connection.connection_lost(None)
 
 
-def test_a_client_that_reads_slowly_loses_no_answer_until_it_reads_nothing_for_a_while() -> None:
-    async def world() -> None:
-        counters = ConnectionCounters()
-        connection = Connection(Notebook(), counters, unwritable_wait_s=5.0)
-        peer = Peer(connection)
-        connection.send((bytes(2_000),))
-        await until(lambda: peer.unread_bytes, "the first answer is written")
-        connection.send((bytes(1_000),))
-        for _ in range(10):
-            await asyncio.sleep(4.0)
-            peer.read(100)
-        assert (counters.dropped_answers, connection.takes_answers) == (0, False)
-        await asyncio.sleep(10.0)
-        assert (counters.dropped_answers, connection.takes_answers) == (1, True)
-        connection.connection_lost(None)
-
-    run(world())
+@pytest.mark.virtual_time
+async def test_a_client_that_reads_slowly_loses_no_answer_until_it_reads_nothing_for_a_while() -> None:
+    counters = ConnectionCounters()
+    connection = Connection(Notebook(), counters, receive_memory(), unwritable_wait_s=5.0)
+    peer = Peer(connection)
+    connection.send((bytes(2_000),))
+    await until(lambda: peer.unread_bytes, "the first answer is written")
+    connection.send((bytes(1_000),))
+    for _ in range(10):
+        await asyncio.sleep(4.0)
+        peer.read(100)
+    assert (counters.dropped_answers, connection.takes_answers) == (0, False)
+    await asyncio.sleep(10.0)
+    assert (counters.dropped_answers, connection.takes_answers) == (1, True)
+    connection.connection_lost(None)

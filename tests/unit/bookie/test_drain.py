@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from magnetar.errors import RemoteProtocolError
+from magnetar.runtime.framed_connection import UNDELIVERED
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import AnyRequest, ForceLedger, ReadEntry, WriteLac
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
 from tests.unit.bookie.one_node import metric, on_a_node, slow, written
 from tests.unit.bookie.sim_node import Client, SimNode
@@ -65,7 +66,7 @@ def test_a_bookie_that_is_stopped_does_not_wait_for_long_for_a_client_that_takes
         (connection,) = node.bookie._requests.connections
         asked = asyncio.ensure_future(client.ask(ReadEntry(LEDGER, 7)))
         connection.pause_writing()
-        connection.release()  # It brought one more request before it was held.
+        connection.release(UNDELIVERED)  # It brought one more request before it was held.
         await until(lambda: metric(node.bookie, "reads_in_progress"), "it was taken")
         async with asyncio.timeout(30.0):
             await node.stop()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.sim.device import Crash
-from magnetar.testing.bookie_load import BookieLoad
+from magnetar.sim.devices.device import Crash
 from tests.unit.bookie.one_node import on_a_node, slow, writer
 from tests.unit.bookie.sim_node import SimNode
+from workloads.bookie_load import BookieLoad
 
 _LOOK_S = 0.001  # Virtual.
 _LIVES = 8
@@ -40,7 +40,7 @@ def test_what_is_added_before_the_bookie_is_registered_is_flushed() -> None:
         starting = asyncio.ensure_future(node.start())
         load = await first_client(port, 2)
         load.begin(10)
-        await load.wait_for(lambda load: len(load.acknowledged) > 200 or bool(load.refused))
+        await load.wait_for(lambda load: len(load.acknowledged) > 100 or bool(load.refused))
         assert not starting.done(), "the old session is still waited out"
         assert load.refused == []
         load.finish()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.sim.device import Crash
+import pytest
+
+from magnetar.errors import JournalFailedError
+from magnetar.sim.devices.device import Crash
 from magnetar.testing.waiting import until
-from tests.unit.bookie.one_node import on_a_node, writer
+from tests.unit.bookie.one_node import on_a_node, writer, written
 from tests.unit.bookie.sim_node import SimNode
 
 STORAGE = {"write_cache_bytes_max": 4_096, "flush_interval_ms": 60_000}
@@ -71,3 +74,30 @@ def test_a_bookie_that_waits_for_room_can_be_stopped() -> None:
         assert asyncio.get_running_loop().time() - begin < 1.0
 
     on_a_node(test, storage=STORAGE)
+
+
+@pytest.mark.parametrize("all_devices", [False, True])
+def test_a_bookie_that_filled_its_journal_device_starts_again_and_serves_what_it_has(all_devices: bool) -> None:
+    async def test(node: SimNode) -> None:
+        await written(node, 1, 100)
+        devices = [node.journal, *node.ledgers] if all_devices else [node.journal]
+        for device in devices:
+            device.tree.create("ballast").write(0, bytes(4 * 2**20))  # So that the reserve is a small part of it.
+            device.leave_room(0)
+        load = await writer(node, 2)
+        load.begin(1)
+        assert isinstance(await node.bookie.wait_failed(), JournalFailedError)
+        node.crash(Crash.KILL)
+        for device in devices:
+            device.leave_room(0)
+        await node.start()
+        assert node.bookie.switch.is_read_only
+        reader = await writer(node, 1)
+        assert await reader.wrong_entries(list(range(100))) == []
+        for device in devices:
+            device.capacity_bytes = None
+        await until(lambda: not node.bookie.switch.is_read_only, "it takes entries again")
+        await written(node, 3, 100)
+        await reader.aclose()
+
+    on_a_node(test, storage={"flush_interval_ms": 60_000})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.bookie.gate import Gate
+from magnetar.bookie.admission import Gate
 from magnetar.testing.waiting import until
 
 
 async def test_a_closed_gate_has_no_timer_left() -> None:
-    gate = Gate(patience_s=0.01)
+    gate = Gate("test", patience_s=0.01)
     gate.shut()
     gate.close()
     await asyncio.get_running_loop().run_in_executor(None, lambda: None)
@@ -18,7 +18,7 @@ async def test_a_closed_gate_has_no_timer_left() -> None:
 
 
 async def test_a_gate_that_stays_shut_refuses_until_it_opens() -> None:
-    gate = Gate(patience_s=0.0)
+    gate = Gate("test", patience_s=0.0)
     gate.shut()
     await until(lambda: gate.refuses, "the gate has lost its patience")
     gate.open()

@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from magnetar.sim.device import Crash
-from magnetar.storage.journal_format import ExplicitLac, RecordKind, encode_explicit_lac
+from magnetar.sim.devices.device import Crash
+from magnetar.storage.journal.format import ExplicitLac, RecordKind, encode_explicit_lac
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, ReadEntry, ReadLac, ReadLacResponse, WriteLac
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
 from tests.unit.bookie.sim_node import Client, SimNode
 from tests.unit.bookie.test_limits import on_a_node

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from magnetar.bookie.http import Health, ObservationServer
-from magnetar.runtime.metrics import Metrics
+from magnetar.bookie.observation import ObservationServer
+from magnetar.config.http import HttpConfig
+from magnetar.runtime.metrics import Health, Metrics
+from magnetar.runtime.web_guard import WebGuard
 
 
 class Page:
@@ -16,7 +18,8 @@ class Page:
         self.healthy = True
         self.metrics = Metrics()
         self.metrics.counter("magnetar_test_things_total", "Things.").inc()
-        self.server = ObservationServer(self.metrics, lambda: Health(self.healthy, {"state": "writable"}))
+        guard = WebGuard(HttpConfig(), "127.0.0.1")
+        self.server = ObservationServer(self.metrics, lambda: Health(self.healthy, {"state": "writable"}), guard)
         self.port = 0
 
     async def ask(self, request: bytes) -> bytes:
@@ -38,7 +41,7 @@ async def page() -> AsyncIterator[Page]:
 
 
 async def test_metrics_are_served_in_the_format_of_prometheus(page: Page) -> None:
-    answer = await page.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await page.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost:8000\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"magnetar_test_things_total 1.0\n" in answer
 
@@ -68,3 +71,13 @@ async def test_a_request_that_never_ends_is_cut_off_without_an_answer(page: Page
     with contextlib.suppress(ConnectionResetError):
         answer = await page.ask(b"GET /metrics HTTP/1.1\r\n" + b"X-Long: " + b"a" * 20_000)
     assert answer == b""
+
+
+@pytest.mark.parametrize(
+    "header", [b"Host: evil.example", b"HOST : evil.example", b"host: localhost\r\nOrigin: http://evil"]
+)
+async def test_a_page_of_another_site_reads_nothing(page: Page, header: bytes) -> None:
+    answer = await page.ask(b"GET /metrics HTTP/1.1\r\n" + header + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"things" not in answer
+    assert b"http.allowed_" in answer

@@ -25,14 +25,13 @@ from magnetar.metadata.bookkeeper.cookies import CookieStore, encode_cookie
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate, Link
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.requests import Request
-from magnetar.metadata.store import ANY_VERSION, Create, MetadataStore
+from magnetar.metadata.store import ANY_VERSION, Create, MetadataStore, Request
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.device import Crash
-from magnetar.sim.disk_faults import Fault
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.sync_sites import SyncSites
 from magnetar.sim.machine import SimMachine
-from magnetar.sim.sync_sites import SyncSites
 from magnetar.testing.waiting import until
 
 PATHS = BookKeeperPaths()
@@ -114,7 +113,7 @@ async def test_a_later_start_is_the_same_bookie_and_writes_no_cookie(server: Mem
 
 async def test_a_first_start_without_a_cluster_says_how_to_make_one() -> None:
     from magnetar.config.metadata import MetadataConfig
-    from magnetar.runtime.system_entropy import SystemEntropy
+    from magnetar.runtime.system import SystemEntropy
 
     empty = MemoryServer(SystemEntropy(), MetadataConfig(url="memory:"))
     async with empty.connect() as store:
@@ -260,8 +259,8 @@ async def crash_after(
     count: int, kind: Crash, server: MemoryServer, machine: SimMachine, config: BookieConfig, patch: pytest.MonkeyPatch
 ) -> bool:
     """Runs a first start up to its step `count`; whether it was cut short."""
-    from magnetar.sim.disk import SimDisk
-    from magnetar.sim.file import SimFile
+    from magnetar.sim.devices.disk import SimDisk
+    from magnetar.sim.devices.file import SimFile
 
     steps = Steps(count)
     store = server.connect()
@@ -411,7 +410,7 @@ async def test_a_directory_that_lost_its_cookie_stops_the_bookie(lost: str, serv
         text = await refusal(runtime, store)
         assert lost in text
         assert f"magnetar bookie cookie delete {ID}" in text
-        assert "magnetar bookie format --dir /bookie --force" in text
+        assert "magnetar bookie format --dir /bookie --yes" in text
         assert COOKIE_FILE not in await names(runtime, lost), "a refused start stamps nothing"
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from magnetar.errors import ConfigError, JournalDamagedError, JournalFailedError, MagnetarError
 from magnetar.runtime.disk import Buffer
-from magnetar.sim.device import Crash
-from magnetar.sim.disk_faults import Fault
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.devices.faults import Fault
 from magnetar.storage.frames import by_ledger, scan_frames
-from magnetar.storage.journal_files import DIRECTORY
-from magnetar.storage.journal_format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence
-from magnetar.storage.journal_replay import replay_files
+from magnetar.storage.journal.files import DIRECTORY
+from magnetar.storage.journal.format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence
+from magnetar.storage.journal.replay import replay_files
 from tests.unit.bookie.journal_nodes import Node, World
 from tests.unit.storage.journal_worlds import wait_until
 
@@ -194,7 +194,7 @@ async def test_a_journal_whose_files_are_all_gone_cannot_be_left_out() -> None:
     await node.write((0, 0), (1, 0))
     world.crash(Crash.KILL)
     world.machine.device("/journal-1").empty(DIRECTORY)
-    refusal = r"no longer names /journal-1, and that journal cannot be read .*all its files are gone"
+    refusal = r"no longer names /journal-1, and that journal cannot be read .*all its files are missing"
     with pytest.raises(ConfigError, match=refusal):
         await world.open(["/journal-0"])
     world.machine.release_dead()

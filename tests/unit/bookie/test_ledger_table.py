@@ -8,15 +8,15 @@ import gc
 
 import pytest
 
-from magnetar.bookie.fencing import Fencing
-from magnetar.bookie.ledgers import Ledger, LedgerTable
+from magnetar.bookie.ledgers import Fencing, Ledger, LedgerTable
 from magnetar.bookie.long_poll import wait_for_lac
-from magnetar.storage.journal_format import RecordKind
+from magnetar.storage.index.location_index import IndexBatch
+from magnetar.storage.journal.format import RecordKind
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.location_index import IndexBatch
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import VERSION_MAX, WORD, Flag, Operation, PacketHeader
 from magnetar.wire.bookkeeper.hot_path import scan_adds
 from tests.unit.bookie.test_adds import FakeConnection, Setup, add
 from tests.unit.storage.samples import KEY, World
@@ -70,6 +70,20 @@ async def crowd_out(table: LedgerTable) -> None:
     for _ in range(3):
         for ledger_id in OTHERS:
             await table.load(ledger_id)
+
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_flag_bits_without_meaning_are_ignored_and_make_no_context_of_their_own() -> None:
+    flags = Flags()
+    table = LedgerTable(flags)
+    ledger = await table.load(7)
+    for bits in range(0, 2**16, 5):
+        context = WORD.pack(PacketHeader(VERSION_MAX, Operation.ADD, bits).word()) + KEY + (7).to_bytes(8, "big")
+        assert table.admit(context) == (ledger, Code.EOK)
+        assert (table.find_context(context) is not None) == (bits <= Flag.ALL)
+    assert len(ledger.contexts) <= Flag.ALL + 1
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------

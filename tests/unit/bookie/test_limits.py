@@ -260,6 +260,63 @@ def by_default(test: Test) -> None:
     )
 
 
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+ANNOUNCED_BYTES = 5_253_000
+HALF_A_FRAME = ANNOUNCED_BYTES.to_bytes(4, "big") + bytes([2, 1, 0, 0]) + bytes(300_000)
+
+
+def test_unfinished_frames_stay_within_their_limit_and_those_that_do_not_continue_are_closed() -> None:
+    async def test(node: SimNode) -> None:
+        load = await writer(node, 1)
+        silent = [await Reader.connect(node) for _ in range(50)]
+        for client in silent:
+            client.write(HALF_A_FRAME)
+        await until(lambda: metric(node.bookie, "receive_held_total") > 10, "connections are held")
+        load.begin(10)
+        await load.wait_for(lambda load: len(load.acknowledged) > 500)
+        load.finish()
+        await load.wait_for(lambda load: not load.in_flight)
+        for client in silent:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):  # With unread bytes, a reset.
+                await client.answers(1)
+            client.close()
+        assert metric(node.bookie, "unfinished_frames_total") == 50
+        assert metric(node.bookie, "receive_bytes") == 0
+        assert load.refused == []
+        assert peak <= 2**20 + ANNOUNCED_BYTES
+
+    peak = 0
+
+    async def measured(node: SimNode) -> None:
+        receiving = node.bookie.receiving
+        count = receiving.count
+
+        def counted(difference: int) -> None:
+            nonlocal peak
+            count(difference)
+            peak = max(peak, receiving.kept_bytes)
+
+        receiving.count = counted  # type: ignore[method-assign]
+        await test(node)
+
+    on_a_node(measured, bookie={"receive_bytes_max": 2**20, "frame_timeout_ms": 1_000})
+
+
+def test_a_client_that_sends_nothing_is_not_closed_and_keeps_no_receive_memory() -> None:
+    async def test(node: SimNode) -> None:
+        idle = await Reader.connect(node)
+        idle.send(1, range(1))
+        await idle.answers(1)
+        await asyncio.sleep(60)
+        idle.send(1, range(1))
+        await idle.answers(1)
+        assert metric(node.bookie, "receive_bytes") == metric(node.bookie, "unfinished_frames_total") == 0
+        idle.close()
+
+    on_a_node(test, bookie={"frame_timeout_ms": 1_000})
+
+
 @pytest.mark.parametrize("in_flight", [2_000, 6_000])
 def test_thousands_of_adds_in_flight_meet_no_refusal_by_default(in_flight: int) -> None:
     async def test(node: SimNode) -> None:

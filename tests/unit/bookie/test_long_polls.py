@@ -13,8 +13,8 @@ from magnetar.errors import RemoteProtocolError
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import V3, AddEntry, AnyResponse, ReadEntry, ReadResponse, WriteLac
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
 from tests.unit.bookie.one_node import metric, on_a_node
 from tests.unit.bookie.sim_node import Client, SimNode

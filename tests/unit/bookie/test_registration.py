@@ -16,8 +16,7 @@ from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint, decode_service_info
 from magnetar.metadata.local import Fate, Link, LocalStore
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.requests import Request, Transact
-from magnetar.metadata.store import ANY_VERSION, CreateMode, Node
+from magnetar.metadata.store import ANY_VERSION, CreateMode, Node, Request, Transact
 from magnetar.testing.waiting import until
 
 PATHS = BookKeeperPaths()
@@ -306,7 +305,7 @@ async def test_a_node_deleted_by_somebody_else_is_made_again(world: World) -> No
 async def test_a_bookie_without_a_cookie_in_the_metadata_does_not_register(world: World) -> None:
     await CookieStore(world.client, PATHS).delete(ID, ANY_VERSION)
     registration = world.bookie(world.server.connect())
-    with pytest.raises(CookieMismatchError, match="declared gone"):
+    with pytest.raises(CookieMismatchError, match="declared dead"):
         await registration.start()
     assert await world.modes() == []
 

@@ -7,6 +7,7 @@ import pytest
 from magnetar.bookie.read_only import ReadOnlyReason
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import (
     V2,
     AddEntry,
@@ -17,11 +18,11 @@ from magnetar.wire.bookkeeper.messages import (
     ReadLac,
     WriteLac,
 )
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.unit.bookie.node_story import DIGEST, KEY
 from tests.unit.bookie.one_node import on_a_node
 from tests.unit.bookie.sim_node import Client, SimNode
 from tests.unit.bookie.test_limits import Reader
+from tests.unit.storage.samples import change_flags
 
 LEDGER = 7
 FENCE = ReadEntry(LEDGER, LAST_ENTRY, fence=True, master_key=KEY)
@@ -99,7 +100,7 @@ def test_a_ledger_that_was_fenced_before_its_first_entry_has_no_such_entry_and_a
 
 def test_a_ledger_in_limbo_has_a_list_though_nothing_of_it_is_left() -> None:
     async def test(node: SimNode) -> None:
-        await node.bookie._storage.set_limbo(LEDGER, limbo=True)
+        await change_flags(node.bookie._storage, LEDGER, limbo=True)
         client = await Client.connect(node.bookie.port)
         for request in (ReadEntry(LEDGER, 0), ReadEntry(LEDGER, LAST_ENTRY), ReadLac(LEDGER), POLL):
             assert await code_of(client, request) is Code.EUNKNOWNLEDGERSTATE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from magnetar.bookie.directories import BookieDirectories, Directory, DirectoryLayout
 from magnetar.bookie.read_only import write_operator_status
-from magnetar.sim.entropy import SimEntropy
-from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.runtime import SimEntropy, SimRuntime
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from tests.unit.bookie.sim_node import SimNode

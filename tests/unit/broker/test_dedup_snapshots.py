@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar.broker.dedup import CURSOR_NAME, Deduplication
-from magnetar.broker.names import TopicName
-from magnetar.broker.producer import Producer, ProducerOptions, Publish
+import pytest
+
+from magnetar.broker.publishing.dedup import CURSOR_NAME, Deduplication
+from magnetar.broker.publishing.producer import Producer, ProducerOptions, Publish
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.cursor import CursorConfig
+from magnetar.names import TopicName
 from magnetar.testing.waiting import until
 from magnetar.topic.chain import LedgerChain, LedgerSpan
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
-from tests.unit.bookie.virtual_loop import run
 from tests.unit.broker.pulsar.broker_world import broker_world
+
+pytestmark = pytest.mark.virtual_time
 
 SINK: Any = None
 PRODUCER = Producer(ProducerOptions(producer_id=1, name="p"), SINK)
@@ -64,58 +67,46 @@ def persist(dedup: Deduplication, sequence_id: int) -> None:
     dedup.on_persisted([publish], Position(1, sequence_id))
 
 
-def test_it_is_written_down_once_in_an_interval_and_not_if_nothing_came() -> None:
-    async def scene() -> None:
-        dedup, cursor = await learned(10)
-        await asyncio.sleep(100)
-        assert cursor.saves == []
-        for number in range(25):
-            persist(dedup, number)
-            await asyncio.sleep(1)
-        await asyncio.sleep(100)
-        assert cursor.saves == [(110.0, 9), (120.0, 19), (130.0, 24)]
-        assert cursor.mark_delete == Position(1, 24)
-
-    run(scene())
-
-
-def test_an_interval_that_is_changed_counts_from_then_on() -> None:
-    async def scene() -> None:
-        dedup, cursor = await learned(1_000)
-        persist(dedup, 0)
-        await asyncio.sleep(5)
-        dedup.set_snapshot_s(10)
-        await asyncio.sleep(20)
-        assert cursor.saves == [(15.0, 0)]
-        persist(dedup, 1)
-        dedup.set_snapshot_s(0)  # Never: only after so many entries.
-        await asyncio.sleep(1_000)
-        assert len(cursor.saves) == 1
-
-    run(scene())
-
-
-def test_what_many_entries_have_saved_is_not_saved_again_when_the_interval_is_over() -> None:
-    async def scene() -> None:
-        dedup, cursor = await learned(10, snapshot_entries=2)
-        persist(dedup, 0)
+async def test_it_is_written_down_once_in_an_interval_and_not_if_nothing_came() -> None:
+    dedup, cursor = await learned(10)
+    await asyncio.sleep(100)
+    assert cursor.saves == []
+    for number in range(25):
+        persist(dedup, number)
         await asyncio.sleep(1)
-        persist(dedup, 1)
-        await asyncio.sleep(100)
-        assert cursor.saves == [(1.0, 1)]
-
-    run(scene())
+    await asyncio.sleep(100)
+    assert cursor.saves == [(110.0, 9), (120.0, 19), (130.0, 24)]
+    assert cursor.mark_delete == Position(1, 24)
 
 
-def test_nothing_is_written_down_behind_its_end() -> None:
-    async def scene() -> None:
-        dedup, cursor = await learned(10)
-        persist(dedup, 0)
-        dedup.close()
-        await asyncio.sleep(100)
-        assert cursor.saves == []
+async def test_an_interval_that_is_changed_counts_from_then_on() -> None:
+    dedup, cursor = await learned(1_000)
+    persist(dedup, 0)
+    await asyncio.sleep(5)
+    dedup.set_snapshot_s(10)
+    await asyncio.sleep(20)
+    assert cursor.saves == [(15.0, 0)]
+    persist(dedup, 1)
+    dedup.set_snapshot_s(0)  # Never: only after so many entries.
+    await asyncio.sleep(1_000)
+    assert len(cursor.saves) == 1
 
-    run(scene())
+
+async def test_what_many_entries_have_saved_is_not_saved_again_when_the_interval_is_over() -> None:
+    dedup, cursor = await learned(10, snapshot_entries=2)
+    persist(dedup, 0)
+    await asyncio.sleep(1)
+    persist(dedup, 1)
+    await asyncio.sleep(100)
+    assert cursor.saves == [(1.0, 1)]
+
+
+async def test_nothing_is_written_down_behind_its_end() -> None:
+    dedup, cursor = await learned(10)
+    persist(dedup, 0)
+    dedup.close()
+    await asyncio.sleep(100)
+    assert cursor.saves == []
 
 
 async def test_the_interval_of_a_topics_own_policies_counts() -> None:

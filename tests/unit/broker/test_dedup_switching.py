@@ -7,12 +7,14 @@ import dataclasses
 
 import pytest
 
-from magnetar.broker.dedup import CURSOR_NAME
-from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.publishing.dedup import CURSOR_NAME
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.encode import encode_command
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, broker_world, message
+
+pytestmark = pytest.mark.virtual_time
 
 NOWHERE = (2**64 - 1, 2**64 - 1)
 """The id that a duplicate is answered with."""
@@ -23,7 +25,7 @@ def switch(topic: PersistentTopic, *, on: bool) -> None:
 
 
 async def until_on(topic: PersistentTopic) -> None:
-    await until(lambda: topic.dedup is not None and topic.dedup.is_ready, "deduplication has begun")
+    await until(lambda: topic.publisher.dedup is not None and topic.publisher.dedup.is_ready, "deduplication has begun")
 
 
 async def publishing(world: BrokerWorld) -> tuple[Talker, PersistentTopic]:
@@ -61,7 +63,7 @@ async def test_switched_off_and_on_before_the_first_is_done_it_is_on(monkeypatch
 
         monkeypatch.setattr(topic.cursors, "delete", slowly)
         switch(topic, on=False)
-        await until(lambda: topic.dedup is None, "the cursor is being deleted")
+        await until(lambda: topic.publisher.dedup is None, "the cursor is being deleted")
         switch(topic, on=True)
         go_on.set()
         await until_on(topic)
@@ -77,8 +79,8 @@ async def test_switched_on_and_off_before_the_first_is_done_it_is_off() -> None:
         switch(topic, on=False)
         switch(topic, on=True)
         switch(topic, on=False)
-        await until(lambda: not topic.is_switching_dedup, "all is done")
-        assert (topic.dedup, topic.cursors.get(CURSOR_NAME)) == (None, None)
+        await until(lambda: not topic.publisher.is_switching_dedup, "all is done")
+        assert (topic.publisher.dedup, topic.cursors.get(CURSOR_NAME)) == (None, None)
 
 
 async def test_what_was_on_its_way_when_it_was_switched_on_is_a_duplicate_afterwards() -> None:
@@ -88,7 +90,7 @@ async def test_what_was_on_its_way_when_it_was_switched_on_is_a_duplicate_afterw
         talker.publish(1, 0, b"x")
         await until(lambda: topic.log.next_index == 1, "the first is on its way")
         switch(topic, on=True)
-        await until(lambda: topic.dedup is not None, "it is being switched on")
+        await until(lambda: topic.publisher.dedup is not None, "it is being switched on")
         world.cluster.wake(0)
         await receipts(talker, 1)
         await until_on(topic)
@@ -103,7 +105,7 @@ async def test_what_comes_while_it_is_switched_on_is_let_through_and_a_duplicate
         talker.publish(1, 0, b"x")
         await until(lambda: topic.log.next_index == 1, "the first is on its way")
         switch(topic, on=True)
-        await until(lambda: topic.dedup is not None, "it is being switched on")
+        await until(lambda: topic.publisher.dedup is not None, "it is being switched on")
         talker.publish(1, 1, b"x")
         await until(lambda: topic.log.next_index == 2, "the second is on its way")
         world.cluster.wake(0)
@@ -120,7 +122,7 @@ async def test_a_chunk_on_its_way_when_it_was_switched_on_does_not_make_a_duplic
         publish_chunk(talker, 7, 0, 3)
         await until(lambda: topic.log.next_index == 1, "the first chunk is on its way")
         switch(topic, on=True)
-        await until(lambda: topic.dedup is not None, "it is being switched on")
+        await until(lambda: topic.publisher.dedup is not None, "it is being switched on")
         publish_chunk(talker, 7, 1, 3)
         await until(lambda: topic.log.next_index == 2, "the second chunk is on its way")
         world.cluster.wake(0)
@@ -139,9 +141,9 @@ async def test_what_it_has_not_learned_yet_is_not_taken_for_all_by_who_loads_the
         talker.publish(1, 0, b"x")
         await until(lambda: topic.log.next_index == 1, "the first is on its way")
         switch(topic, on=True)
-        await until(lambda: topic.dedup is not None, "it is being switched on")
-        assert topic.dedup is not None
-        await topic.dedup.snapshot()
+        await until(lambda: topic.publisher.dedup is not None, "it is being switched on")
+        assert topic.publisher.dedup is not None
+        await topic.publisher.dedup.snapshot()
         cursor = topic.cursors.get(CURSOR_NAME)
         assert cursor is not None
         before = cursor.mark_delete
@@ -149,7 +151,7 @@ async def test_what_it_has_not_learned_yet_is_not_taken_for_all_by_who_loads_the
         await receipts(talker, 1)
         await until_on(topic)
         assert cursor.mark_delete == before
-        await topic.dedup.snapshot()
+        await topic.publisher.dedup.snapshot()
         assert cursor.mark_delete == topic.log.last_confirmed
         assert cursor.long_properties == {"p": 0}
 
@@ -157,14 +159,14 @@ async def test_what_it_has_not_learned_yet_is_not_taken_for_all_by_who_loads_the
 async def test_what_never_becomes_durable_because_the_topic_ends_does_not_keep_it_from_being_switched_on() -> None:
     async with broker_world() as world:
         talker, topic = await publishing(world)
-        topic.log._keeper.appender.detach()  # As while a new ledger is made.
+        topic.log._writer.detach()  # As while a new ledger is made.
         talker.publish(1, 0, b"x")
         await until(lambda: topic.log.next_index == 1, "the first waits in line")
         switch(topic, on=True)
-        await until(lambda: topic.dedup is not None, "it is being switched on")
+        await until(lambda: topic.publisher.dedup is not None, "it is being switched on")
         await topic.terminate()
         await until_on(topic)
         switch(topic, on=False)
-        await until(lambda: not topic.is_switching_dedup, "it is off")
+        await until(lambda: not topic.publisher.is_switching_dedup, "it is off")
         switch(topic, on=True)
         await until_on(topic)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.rate_limit import PublishLimit, SubscribeLimit
+from magnetar.broker.publishing.rate_limit import PublishLimit, SubscribeLimit
 
 
 def test_what_arrives_within_the_rate_is_not_held() -> None:

@@ -4,14 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.sequence_ids import SequenceIds, Verdict
+from magnetar.broker.publishing.dedup import SequenceIds, Verdict
 from magnetar.errors import NotAllowedError
+from magnetar.topic.entry_format.head import read_body
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 from tests.unit.wire.pulsar.samples import spoiled
 
 
 def judge(ids: SequenceIds, sequence_id: int, highest: int = 0, *, counts: bool = True) -> Verdict:
     return ids.judge("p", sequence_id, highest, counts=counts)
+
+
+def replay(ids: SequenceIds, metadata: MessageMetadata) -> None:
+    ids.replay(read_body(with_checksum(metadata.SerializeToString(), b"")))
 
 
 def test_a_message_is_new_then_undecided_then_a_duplicate() -> None:
@@ -57,16 +63,17 @@ def test_only_the_last_chunk_completes_a_message() -> None:
 def test_a_message_of_which_only_some_chunks_are_in_the_log_is_not_known_after_a_restart() -> None:
     ids = SequenceIds()
     for chunk in (0, 1):
-        ids.replay(
-            MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_chunks_from_msg=3, chunk_id=chunk)
+        replay(
+            ids,
+            MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_chunks_from_msg=3, chunk_id=chunk),
         )
     assert judge(ids, 7) is Verdict.NEW
 
 
 def test_replaying_markers_and_old_messages_changes_nothing() -> None:
     ids = SequenceIds({"p": 9})
-    ids.replay(MessageMetadata(producer_name="p", sequence_id=3, publish_time=1))
-    ids.replay(MessageMetadata(producer_name="p", sequence_id=99, publish_time=1, marker_type=1))
+    replay(ids, MessageMetadata(producer_name="p", sequence_id=3, publish_time=1))
+    replay(ids, MessageMetadata(producer_name="p", sequence_id=99, publish_time=1, marker_type=1))
     assert ids.persisted == {"p": 9}
 
 
@@ -85,8 +92,9 @@ def test_a_sequence_id_beyond_a_javas_long_is_refused_and_changes_nothing(
 def test_sequence_ids_in_the_log_that_nobody_judged_are_read_as_java_reads_them() -> None:
     ids = SequenceIds()
     for sequence_id, highest in ((2**64 - 1, 0), (2**63, 2**64 - 1), (4, 2**63)):
-        ids.replay(
-            MessageMetadata(producer_name="p", sequence_id=sequence_id, highest_sequence_id=highest, publish_time=1)
+        replay(
+            ids,
+            MessageMetadata(producer_name="p", sequence_id=sequence_id, highest_sequence_id=highest, publish_time=1),
         )
         ids.on_persisted("q", sequence_id, highest)
     assert ids.persisted == {"p": 4, "q": 4}
@@ -95,7 +103,7 @@ def test_sequence_ids_in_the_log_that_nobody_judged_are_read_as_java_reads_them(
 def test_a_name_in_the_log_that_is_not_utf_8_is_text_that_a_snapshot_can_hold() -> None:
     ids = SequenceIds()
     metadata = MessageMetadata(producer_name="KKKK", sequence_id=3, publish_time=1)
-    ids.replay(MessageMetadata.FromString(spoiled(metadata.SerializeToString())))
+    replay(ids, MessageMetadata.FromString(spoiled(metadata.SerializeToString())))
     assert ids.persisted == {"\ufffd\ufffd\ufffdk": 3}
 
 

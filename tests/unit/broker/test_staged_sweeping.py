@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.staged_sweeping import StagedSweeping
+from magnetar.broker.staged.sweeping import StagedSweeping
 from magnetar.errors import StoreClosedError
 from magnetar.testing.waiting import until
 
@@ -34,4 +34,4 @@ async def test_a_sweep_that_fails_is_logged_and_followed_by_the_next(
         await until(lambda: len(sweeps) >= 3, "it has swept three times")
     finally:
         await sweeping.aclose()
-    assert "a sweep of what was staged failed" in caplog.text
+    assert "a sweep of staged data failed" in caplog.text

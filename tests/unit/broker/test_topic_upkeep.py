@@ -8,35 +8,33 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar.broker import topic_upkeep
-from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.policies.values import BacklogQuota, DeleteMode, QuotaPolicy
-from magnetar.broker.upkeep import Upkeep
+from magnetar.broker.policies.values import BacklogQuota, BacklogQuotas, DeleteMode, QuotaPolicy
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.upkeep import chores
+from magnetar.broker.upkeep.upkeep import Upkeep
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
-from magnetar.runtime.entropy import Entropy
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.runtime import Entropy
+from magnetar.sim.runtime import SimEntropy, WallClock
 from magnetar.testing.waiting import until
 from magnetar.topic.position import EARLIEST
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world
+
+pytestmark = pytest.mark.virtual_time
 
 SINGLE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 HOUR_MS = 3_600_000
 FIRST_MESSAGE = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 
 
-class Later(SystemEntropy):
+class Later(SimEntropy):
     """A clock that is ahead."""
 
     def __init__(self, by_ms: int) -> None:
-        super().__init__()
-        self._by_ms = by_ms
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self._by_ms
+        super().__init__("later", WallClock(offset_ms=by_ms))
 
 
 async def test_ledgers_that_every_subscription_has_read_are_trimmed_and_others_are_not() -> None:
@@ -71,8 +69,8 @@ async def test_ledgers_that_deduplication_would_need_after_a_crash_are_not_trimm
         upkeep = Upkeep(world.broker.service)
         await upkeep.run_chore("trim")
         assert topic.log.chain.entries == 5
-        assert topic.dedup is not None
-        await topic.dedup.snapshot()
+        assert topic.publisher.dedup is not None
+        await topic.publisher.dedup.snapshot()
         await upkeep.run_chore("trim")
         assert topic.log.chain.entries == 0
 
@@ -87,12 +85,12 @@ async def test_a_topic_truncated_while_deduplication_learns_keeps_what_is_not_le
         talker.publish(1, 1, b"x")
         await until(lambda: topic.log.next_index == 2, "the second is on its way")
         topic.apply(dataclasses.replace(topic.policies, deduplication=True))
-        await until(lambda: topic.dedup is not None, "it learns")
-        truncating = asyncio.ensure_future(topic_upkeep.truncate(topic))
+        await until(lambda: topic.publisher.dedup is not None, "it learns")
+        truncating = asyncio.ensure_future(chores.truncate(topic))
         world.cluster.wake(0)
         await truncating
-        await until(lambda: topic.dedup is not None and topic.dedup.is_ready, "it has learned")
-        assert topic.last_sequence_id("p") == 1
+        await until(lambda: topic.publisher.dedup is not None and topic.publisher.dedup.is_ready, "it has learned")
+        assert topic.publisher.last_sequence_id("p") == 1
 
 
 async def test_messages_beyond_their_time_to_live_are_skipped() -> None:
@@ -102,12 +100,12 @@ async def test_messages_beyond_their_time_to_live_are_skipped() -> None:
         await talker.subscribe("t")
         await talker.published(1, 0, b"x")
         topic = await world.topic("t")
-        assert await topic_upkeep.expire(topic, Later(0)) == 0
-        assert await topic_upkeep.expire(topic, Later(2_000)) == 1
-        assert topic.subscription("s").cursor.backlog_entries() == 0
+        assert await chores.expire(topic, Later(0)) == 0
+        assert await chores.expire(topic, Later(2_000)) == 1
+        assert topic.subscriptions.require("s").cursor.backlog_entries() == 0
 
 
-@pytest.mark.parametrize("look", [topic_upkeep.expire, topic_upkeep.check_quota])
+@pytest.mark.parametrize("look", [chores.expire, chores.check_quota])
 async def test_a_subscription_that_is_being_deleted_keeps_none_of_the_others_from_being_looked_after(
     look: Callable[[PersistentTopic, Entropy], Awaitable[object]],
 ) -> None:
@@ -121,10 +119,10 @@ async def test_a_subscription_that_is_being_deleted_keeps_none_of_the_others_fro
             await talker.subscribe("t", name, consumer_id=number)
         await talker.published(1, 0, b"x")
         topic = await world.topic("t")
-        topic.subscription("first")._fence("it is being deleted")
+        topic.subscriptions.require("first")._fence("it is being deleted")
         await look(topic, Later(2_000))
         assert [each.cursor.backlog_entries() for each in topic.subscriptions.values()] == [1, 0]
-        assert topic.quota_error is None
+        assert topic.quota.error is None
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ async def test_a_backlog_beyond_its_quota_disconnects_producers_and_refuses_them
         await upkeep.run_chore("quota")
         await talker.answer(BaseCommand.CLOSE_PRODUCER)
         assert (await talker.producer("t", 2)).error.error == code
-        await (await world.topic("t")).subscription("s").clear_backlog()
+        await (await world.topic("t")).subscriptions.require("s").clear_backlog()
         await upkeep.run_chore("quota")
         assert (await talker.producer("t", 2)).type == BaseCommand.PRODUCER_SUCCESS
 
@@ -161,7 +159,7 @@ async def test_a_backlog_beyond_its_quota_loses_its_oldest_messages_if_the_polic
         for number in range(10):
             await talker.published(1, number, b"x" * 1_000)
         await Upkeep(world.broker.service).run_chore("quota")
-        left = (await world.topic("t")).subscription("s").cursor.backlog_entries()
+        left = (await world.topic("t")).subscriptions.require("s").cursor.backlog_entries()
         assert 0 < left < 6
         assert (await talker.producer("t", 2)).type == BaseCommand.PRODUCER_SUCCESS
 
@@ -176,10 +174,10 @@ async def test_a_reader_of_what_is_retained_is_no_backlog_and_skips_nothing(poli
             await talker.published(1, number, b"x" * 1_000)
         await talker.subscribe("t", "reader", durable=False, start_message_id=FIRST_MESSAGE)
         topic = await world.topic("t")
-        await topic_upkeep.check_quota(topic, Later(120_000))
-        assert topic.quota_error is None
-        assert topic_upkeep.backlog_bytes(topic) == 0
-        assert topic.subscription("reader").cursor.backlog_entries() == 10
+        await chores.check_quota(topic, Later(120_000))
+        assert topic.quota.error is None
+        assert topic.quota.backlog_bytes() == 0
+        assert topic.subscriptions.require("reader").cursor.backlog_entries() == 10
 
 
 async def test_a_backlog_that_is_too_large_is_not_cut_by_its_age_where_age_only_refuses_producers() -> None:
@@ -190,15 +188,18 @@ async def test_a_backlog_that_is_too_large_is_not_cut_by_its_age_where_age_only_
         for number in range(10):
             await talker.published(1, number, b"x" * 1_000)
         topic = await world.topic("t")
-        topic.policies = dataclasses.replace(
-            topic.policies,
-            storage_quota=BacklogQuota(5_000, -1, QuotaPolicy.SKIP_OLDEST),
-            age_quota=BacklogQuota(-1, 60, QuotaPolicy.REFUSE_PRODUCERS),
+        topic.apply(
+            dataclasses.replace(
+                topic.policies,
+                backlog_quotas=BacklogQuotas(
+                    BacklogQuota(5_000, -1, QuotaPolicy.SKIP_OLDEST), BacklogQuota(-1, 60, QuotaPolicy.REFUSE_PRODUCERS)
+                ),
+            )
         )
-        await topic_upkeep.check_quota(topic, Later(120_000))
-        assert 0 < topic.subscription("s").cursor.backlog_entries() < 6
-        assert topic.quota_error is not None
-        assert "s old" in str(topic.quota_error)
+        await chores.check_quota(topic, Later(120_000))
+        assert 0 < topic.subscriptions.require("s").cursor.backlog_entries() < 6
+        assert topic.quota.error is not None
+        assert "s old" in str(topic.quota.error)
 
 
 async def test_a_backlog_that_is_too_old_is_not_cut_by_its_size_where_size_only_refuses_producers() -> None:
@@ -209,18 +210,21 @@ async def test_a_backlog_that_is_too_old_is_not_cut_by_its_size_where_size_only_
         for number in range(10):
             await talker.published(1, number, b"x" * 1_000)
         topic = await world.topic("t")
-        topic.policies = dataclasses.replace(
-            topic.policies,
-            storage_quota=BacklogQuota(5_000, -1, QuotaPolicy.REFUSE_PRODUCERS),
-            age_quota=BacklogQuota(-1, 60, QuotaPolicy.SKIP_OLDEST),
+        topic.apply(
+            dataclasses.replace(
+                topic.policies,
+                backlog_quotas=BacklogQuotas(
+                    BacklogQuota(5_000, -1, QuotaPolicy.REFUSE_PRODUCERS), BacklogQuota(-1, 60, QuotaPolicy.SKIP_OLDEST)
+                ),
+            )
         )
-        await topic_upkeep.check_quota(topic, Later(0))
-        assert topic.subscription("s").cursor.backlog_entries() == 10
-        assert topic.quota_error is not None
-        await topic_upkeep.check_quota(topic, Later(120_000))
-        assert topic.subscription("s").cursor.backlog_entries() == 0
-        await topic_upkeep.check_quota(topic, Later(120_000))
-        assert topic.quota_error is None
+        await chores.check_quota(topic, Later(0))
+        assert topic.subscriptions.require("s").cursor.backlog_entries() == 10
+        assert topic.quota.error is not None
+        await chores.check_quota(topic, Later(120_000))
+        assert topic.subscriptions.require("s").cursor.backlog_entries() == 0
+        await chores.check_quota(topic, Later(120_000))
+        assert topic.quota.error is None
 
 
 async def test_a_subscription_expires_by_the_time_since_its_consumer_left_however_quiet_it_was_before(
@@ -231,7 +235,9 @@ async def test_a_subscription_expires_by_the_time_since_its_consumer_left_howeve
         await consumer.subscribe("t")
         consumer.flow(100)
         topic = await world.topic("t")
-        await until(lambda: topic.subscription("s").consumers[0].permits == 100, "it can get messages, and none come")
+        await until(
+            lambda: topic.subscriptions.require("s").consumers[0].permits == 100, "it can get messages, and none come"
+        )
         upkeep, entropy = Upkeep(world.broker.service), world.broker.service.entropy
         monkeypatch.setattr(entropy, "wall_ms", Later(2 * HOUR_MS).wall_ms)
         await upkeep.run_chore("expire")
@@ -250,10 +256,55 @@ async def test_a_subscription_that_nobody_came_back_to_after_a_restart_expires()
         await (await world.talker()).subscribe("t")
         await world.restart()
         topic = await world.topic("t")
-        await topic_upkeep.drop_idle_subscriptions(topic, Later(HOUR_MS // 2))
+        await chores.drop_idle_subscriptions(topic, Later(HOUR_MS // 2))
         assert "s" in topic.subscriptions
-        await topic_upkeep.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
+        await chores.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
         assert "s" not in topic.subscriptions
+
+
+async def test_a_subscription_expires_by_the_time_since_it_was_used_over_restarts_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with broker_world(defaults=TopicDefaultsConfig(subscription_expiry_minutes=60)) as world:
+        consumer = await world.talker()
+        await consumer.subscribe("t")
+        consumer.transport.close()
+        topic = await world.topic("t")
+        await until(lambda: not topic.is_in_use, "its consumer has left")
+        for minutes in (20, 40):  # Each restart alone is far from an hour.
+            await world.restart()
+            monkeypatch.setattr(world.broker.service.entropy, "wall_ms", Later(minutes * 60_000).wall_ms)
+            topic = await world.topic("t")
+            await chores.drop_idle_subscriptions(topic, Later(minutes * 60_000))
+            assert "s" in topic.subscriptions
+        await world.restart()
+        monkeypatch.setattr(world.broker.service.entropy, "wall_ms", Later(58 * 60_000).wall_ms)
+        topic = await world.topic("t")
+        await chores.drop_idle_subscriptions(topic, Later(62 * 60_000))
+        assert "s" in topic.subscriptions  # It was loaded four minutes ago: its consumer may be on its way.
+        await chores.drop_idle_subscriptions(topic, Later(64 * 60_000))
+        assert "s" not in topic.subscriptions
+
+
+async def test_a_subscription_with_a_consumer_is_used_until_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_world(defaults=TopicDefaultsConfig(subscription_expiry_minutes=60)) as world:
+        await (await world.talker()).subscribe("t")
+        topic = await world.topic("t")
+        monkeypatch.setattr(world.broker.service.entropy, "wall_ms", Later(10 * HOUR_MS).wall_ms)
+        await Upkeep(world.broker.service).run_chore("expire")
+        cursor = topic.cursors.get("s")
+        assert cursor is not None
+        assert cursor.stored_last_active_ms >= Later(10 * HOUR_MS).wall_ms() - 60_000  # What a crash leaves.
+
+
+async def test_nothing_is_written_about_activity_where_subscriptions_do_not_expire() -> None:
+    async with broker_world() as world:
+        await (await world.talker()).subscribe("t")
+        topic = await world.topic("t")
+        await Upkeep(world.broker.service).run_chore("expire")
+        cursor = topic.cursors.get("s")
+        assert cursor is not None
+        assert cursor.stored_last_active_ms == 0
 
 
 async def test_a_subscription_that_is_being_reset_does_not_expire_and_keeps_no_other_from_it() -> None:
@@ -263,8 +314,8 @@ async def test_a_subscription_that_is_being_reset_does_not_expire_and_keeps_no_o
         topic = await world.topic("t")
         for name in ("first", "other"):
             await topic.create_subscription(name, EARLIEST)
-        topic.subscription("first")._fence("it is being reset")
-        await topic_upkeep.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
+        topic.subscriptions.require("first")._fence("it is being reset")
+        await chores.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
         assert list(topic.subscriptions) == ["first"]
 
 
@@ -323,12 +374,12 @@ async def unused_topic(world: BrokerWorld, mode: DeleteMode) -> PersistentTopic:
 async def test_a_topic_that_nobody_uses_stays_while_its_only_subscription_is_being_reset(mode: DeleteMode) -> None:
     async with broker_world() as world:
         topic = await unused_topic(world, mode)
-        subscription = topic.subscription("s")
+        subscription = topic.subscriptions.require("s")
         await subscription.clear_backlog()
         world.cluster.hang(0)
         seeking = asyncio.ensure_future(topic.seek(subscription, EARLIEST))
         await until(lambda: subscription.is_fenced, "it is being reset")
-        was_idle = topic_upkeep.is_idle(topic, topic.loop.time())
+        was_idle = topic.is_idle(topic.loop.time())
         world.cluster.wake(0)
         await seeking
         assert not was_idle
@@ -346,7 +397,7 @@ async def test_a_topic_that_nobody_uses_goes_with_subscriptions_that_have_read_a
         upkeep = Upkeep(world.broker.service)
         await upkeep.run_chore("idle")
         assert world.broker.service.topics.loaded() == [topic]
-        await topic.subscription("s").clear_backlog()
+        await topic.subscriptions.require("s").clear_backlog()
         await upkeep.run_chore("idle")
         assert bool(world.broker.service.topics.loaded()) is stays
 
@@ -356,7 +407,7 @@ async def test_a_subscription_that_comes_when_its_topic_was_found_idle_keeps_it(
 ) -> None:
     async with broker_world() as world:
         topic = await unused_topic(world, DeleteMode.NO_SUBSCRIPTIONS)
-        monkeypatch.setattr(topic_upkeep, "is_idle", lambda *_: True)
+        monkeypatch.setattr(topic, "is_idle", lambda _: True)
         await Upkeep(world.broker.service).run_chore("idle")
         assert world.broker.service.topics.loaded() == [topic]
 
@@ -379,7 +430,7 @@ async def test_a_chore_that_nobody_expected_to_fail_on_one_topic_is_done_on_the_
                 raise KeyError("nobody expected that")
             return 0
 
-        monkeypatch.setattr(topic_upkeep, "trim", trim)
+        monkeypatch.setattr(chores, "trim", trim)
         await until(lambda: looked_at.count("last") >= 2, "the broker's own upkeep has come round twice")
         assert looked_at[:3] == ["first", "bad", "last"]
         failed = [each for each in caplog.records if each.exc_info and each.exc_info[0] is KeyError]

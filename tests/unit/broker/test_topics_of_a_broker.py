@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.names import NamespaceName, TopicName
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from magnetar.names import NamespaceName, TopicName
 from magnetar.testing.waiting import until
-from magnetar.topic.cursor_home import CursorHome
-from magnetar.topic.cursors import Cursors
-from magnetar.topic.log import TopicLog
+from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
+from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import Position
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import TIMEOUT_S, BrokerWorld, Talker, broker_world, message
+
+pytestmark = pytest.mark.virtual_time
 
 NAME = TopicName.parse("t")
 
@@ -82,7 +84,7 @@ class Hanging:
 async def make_subscription(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> Hanging:
     """The metadata store does not answer meanwhile."""
     hanging = Hanging()
-    monkeypatch.setattr(CursorHome, "create", hanging)
+    monkeypatch.setattr(LedgerCursorStorage, "create", hanging)
     talker.send(subscribe_command("t", "s2", talker.next_request()))
     await hanging.is_asked.wait()
     return hanging
@@ -92,7 +94,7 @@ async def seek(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> Hanging:
     """Bookies do not answer meanwhile."""
     hanging = Hanging()
     await talker.subscribe("t", "s2")
-    monkeypatch.setattr(CursorHome, "store", hanging)
+    monkeypatch.setattr(LedgerCursorStorage, "store", hanging)
     command = BaseCommand(type=BaseCommand.SEEK)
     command.seek.consumer_id, command.seek.request_id = 1, talker.next_request()
     command.seek.message_publish_time = 0
@@ -137,7 +139,7 @@ async def test_a_topic_whose_cursors_are_not_closed_in_time_does_not_wait_for_it
     async with broker_world(upkeep=UpkeepConfig(close_timeout_ms=100)) as world:
         await (await world.talker()).subscribe("t")
         cursor, log = Hanging(), Hanging()
-        monkeypatch.setattr(CursorHome, "close", cursor)
+        monkeypatch.setattr(LedgerCursorStorage, "close", cursor)
         monkeypatch.setattr(TopicLog, "aclose", log)
         async with asyncio.timeout(TIMEOUT_S):
             await world.broker.service.topics.unload(NAME)
@@ -247,10 +249,10 @@ async def test_a_topics_own_policies_are_kept_in_change_events_and_survive_a_res
         await policies.update_topic(NAME, lambda document: document | {"deduplicationEnabled": True})
         topic = await world.topic("t")
         assert topic.policies.deduplication
-        await until(lambda: topic.dedup is not None, "deduplication begins")
+        await until(lambda: topic.publisher.dedup is not None, "deduplication begins")
         await world.restart()
         await (await world.talker()).producer("t")
-        assert (await world.topic("t")).dedup is not None
+        assert (await world.topic("t")).publisher.dedup is not None
         assert TopicName.parse("__change_events").local in [
             each.name.local for each in world.broker.service.topics.loaded()
         ]
@@ -265,7 +267,7 @@ async def test_deduplication_that_is_switched_off_forgets_its_cursor() -> None:
             NAME, lambda document: document | {"deduplicationEnabled": False}
         )
         await until(lambda: topic.cursors.get("pulsar.dedup") is None, "the cursor is gone")
-        assert topic.dedup is None
+        assert topic.publisher.dedup is None
 
 
 async def test_a_compacted_topic_is_read_by_key_by_those_who_ask_for_it() -> None:

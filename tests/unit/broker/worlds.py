@@ -10,7 +10,7 @@ from magnetar.config.broker import BrokerConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import MetadataStore
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.system import SystemEntropy
 
 TIMEOUT_S = 5.0
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
-from magnetar.broker.names import TopicName
-from magnetar.cli.admin_client import AdminClient, AdminError, _parse, namespace_path, topic_path
+from magnetar.cli.admin.client import AdminClient, AdminError, _parse, namespace_path, topic_path
 from magnetar.config.load import OTHER_VARIABLES
 from magnetar.errors import ConfigError
+from magnetar.names import TopicName
 
 
 def test_an_answer_with_a_length_is_read() -> None:
@@ -39,6 +42,24 @@ def test_what_is_no_whole_answer_is_an_error(data: bytes) -> None:
         _parse(data)
 
 
+@pytest.mark.parametrize("answer", [b"", b"\0\0\0\x05\0\0\0\1x", b"SSH-2.0-x\r\n"])
+def test_a_port_that_does_not_speak_http_is_explained(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(AdminError, match=f"127.0.0.1:{port} does not speak HTTP.*usually 8080.*--admin-url"):
+            AdminClient(f"http://127.0.0.1:{port}").get("tenants")
+        thread.join(10)
+
+
 def test_an_answer_that_is_not_json_is_an_error() -> None:
     with pytest.raises(AdminError, match="not JSON"):
         _parse(b"HTTP/1.1 200 OK\r\n\r\n<html>").json()
@@ -50,7 +71,7 @@ def test_nobody_at_the_address_says_what_to_do() -> None:
 
 
 def test_a_name_that_no_host_can_have_is_nobody() -> None:
-    with pytest.raises(AdminError, match="nobody answers"):
+    with pytest.raises(AdminError, match="no server answers"):
         AdminClient(f"http://{'a' * 64}:8080").get("tenants")
 
 

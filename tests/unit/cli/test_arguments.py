@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from magnetar.cli.ledger_options import choices, password_given
+from magnetar.cli.ledger.options import choices, password_given
 from magnetar.errors import ConfigError
 from tests.commands import run_magnetar
 

@@ -21,10 +21,10 @@ from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.system import SystemRuntime
-from magnetar.storage.entry_log_format import FOOTER_BYTES, decode_footer
+from magnetar.storage.entry_log.format import FOOTER_BYTES, decode_footer
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import AddEntry, ReadEntry, ReadResponse
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 from tests.commands import run_magnetar
 from tests.integration.bookie.conftest import KEY, Client, Node, entry
 
@@ -193,7 +193,7 @@ def test_a_torn_end_is_told_and_is_no_failure(killed: Stopped) -> None:
     done = killed.run("journal", "read")
     assert done.returncode == 0, done.stderr
     assert "torn" in done.stdout
-    assert "torn write" in done.stderr
+    assert "incomplete write" in done.stderr
 
 
 def test_a_flipped_byte_in_the_journal_is_named_and_what_stands_before_it_is_shown(closed: Stopped) -> None:
@@ -236,7 +236,7 @@ def test_a_journal_without_files_is_damaged_for_every_command_that_replays_it(ki
     assert (found["problem"][0]["file"], found["problem"][0]["offset"]) == ("journal", None)
     assert found["journal"][0]["damaged"] is True
     done = killed.run("ledger", "ls")
-    assert (done.returncode, "all its files are gone" in done.stderr) == (1, True)
+    assert (done.returncode, "all its files are missing" in done.stderr) == (1, True)
     assert not killed.journal.exists()
 
 
@@ -355,7 +355,7 @@ def test_looking_changes_nothing(killed: Stopped) -> None:
 def test_a_rebuilt_index_has_what_the_old_one_had(kind: str, request: pytest.FixtureRequest) -> None:
     bookie: Stopped = request.getfixturevalue(kind)
     before = bookie.ledgers()
-    report = bookie.document("index", "rebuild", "--force")
+    report = bookie.document("index", "rebuild", "--yes")
     assert (report["flags_lost"], report["may_miss_entries"]) == (False, False)
     assert bookie.ledgers() == before
     assert not bookie.awaits_limbo
@@ -366,7 +366,7 @@ def test_a_rebuilt_index_has_what_the_old_one_had(kind: str, request: pytest.Fix
 def test_an_index_that_is_gone_is_rebuilt_with_all_ledgers_in_limbo(closed: Stopped) -> None:
     shutil.rmtree(closed.index)
     assert "index rebuild" in closed.run("ledger", "ls").stderr
-    report = closed.document("index", "rebuild", "--force", code=1)
+    report = closed.document("index", "rebuild", "--yes", code=1)
     assert (report["entries"], report["flags_lost"]) == (10, True)
     assert closed.ledgers() == {1: (5, 4, True, True), 2: (5, 4, True, True)}
     assert closed.awaits_limbo, "ledgers that were fenced without an entry are unknown"
@@ -375,7 +375,7 @@ def test_an_index_that_is_gone_is_rebuilt_with_all_ledgers_in_limbo(closed: Stop
 def test_an_index_that_lost_its_file_current_counts_as_lost(closed: Stopped) -> None:
     (closed.index / "CURRENT").unlink()
     assert "index rebuild" in closed.run("ledger", "ls").stderr
-    assert closed.document("index", "rebuild", "--force", code=1)["flags_lost"] is True
+    assert closed.document("index", "rebuild", "--yes", code=1)["flags_lost"] is True
     assert closed.ledgers() == {1: (5, 4, True, True), 2: (5, 4, True, True)}
     assert closed.awaits_limbo
 
@@ -383,7 +383,7 @@ def test_an_index_that_lost_its_file_current_counts_as_lost(closed: Stopped) -> 
 def test_a_rebuild_that_was_killed_between_its_renames_goes_on_with_the_flags_set_aside(closed: Stopped) -> None:
     before = closed.ledgers()
     closed.index.rename(closed.index.with_name("index.old"))
-    assert closed.document("index", "rebuild", "--force")["flags_lost"] is False
+    assert closed.document("index", "rebuild", "--yes")["flags_lost"] is False
     assert closed.ledgers() == before
 
 
@@ -391,14 +391,14 @@ def test_an_index_that_forgot_what_it_had_synced_is_not_trusted_with_fences(clos
     shutil.rmtree(closed.index)
     shutil.copytree(made / "killed" / "ledgers" / "index", closed.index)
     assert "magnetar bookie index rebuild" in closed.run("ledger", "ls").stderr
-    assert closed.document("index", "rebuild", "--force", code=1)["flags_lost"] is True
+    assert closed.document("index", "rebuild", "--yes", code=1)["flags_lost"] is True
     assert all(fenced and limbo for _, _, fenced, limbo in closed.ledgers().values())
     assert closed.index.with_name("index.damaged").is_dir()
 
 
 def test_a_damaged_log_puts_all_rebuilt_ledgers_in_limbo(closed: Stopped) -> None:
     flip(closed.log, 500)
-    done = closed.run("index", "rebuild", "--force")
+    done = closed.run("index", "rebuild", "--yes")
     assert (done.returncode, "in limbo" in done.stderr) == (1, True)
     assert all(limbo for _, _, _, limbo in closed.ledgers().values())
     assert not closed.awaits_limbo, "the old index has the names of all that may be missing"
@@ -406,7 +406,7 @@ def test_a_damaged_log_puts_all_rebuilt_ledgers_in_limbo(closed: Stopped) -> Non
 
 def test_a_log_that_is_gone_is_named_by_a_rebuild_and_puts_all_ledgers_in_limbo(closed: Stopped) -> None:
     closed.log.unlink()
-    done = closed.run("index", "rebuild", "--force")
+    done = closed.run("index", "rebuild", "--yes")
     assert done.returncode == 1
     assert "logs/00000000.log is in none of the ledger directories" in done.stderr
     assert {ledger: row[3] for ledger, row in closed.ledgers().items()} == {1: True, 2: True, FENCED_ONLY: True}
@@ -415,7 +415,7 @@ def test_a_log_that_is_gone_is_named_by_a_rebuild_and_puts_all_ledgers_in_limbo(
 
 def test_bit_rot_at_the_end_of_an_unfinished_log_puts_all_rebuilt_ledgers_in_limbo(unfinished: Stopped) -> None:
     flip(unfinished.log, unfinished.log.stat().st_size - 5)
-    done = unfinished.run("index", "rebuild", "--force")
+    done = unfinished.run("index", "rebuild", "--yes")
     assert done.returncode == 1
     assert re.search(
         r"logs/00000000.log: no valid block from offset \d+ to \d+: .* the old index has entries", done.stderr
@@ -427,7 +427,7 @@ def test_bit_rot_at_the_end_of_an_unfinished_log_puts_all_rebuilt_ledgers_in_lim
 def test_without_the_old_index_a_rebuild_says_that_a_torn_end_may_be_lost_entries(unfinished: Stopped) -> None:
     flip(unfinished.log, unfinished.log.stat().st_size - 5)
     shutil.rmtree(unfinished.index)
-    done = unfinished.run("index", "rebuild", "--force")
+    done = unfinished.run("index", "rebuild", "--yes")
     assert done.returncode == 1
     assert "A crash may have left it so, or entries that stood there are lost" in done.stderr
     assert "entries may be missing: all ledgers are in limbo now" in done.stderr
@@ -439,16 +439,18 @@ def test_a_torn_flush_is_noted_by_a_rebuild_and_puts_no_ledger_in_limbo(unfinish
     end = unfinished.log.stat().st_size
     with unfinished.log.open("ab") as log:
         log.write(b"torn" * 100)
-    done = unfinished.run("index", "rebuild", "--force")
+    done = unfinished.run("index", "rebuild", "--yes")
     assert done.returncode == 0, done.stderr
-    assert f"note: logs/00000000.log: no valid block from offset {end} to {end + 400}: what a crash left" in done.stderr
+    assert (
+        f"note: logs/00000000.log: no valid block from offset {end} to {end + 400}: the rest of a flush" in done.stderr
+    )
     assert unfinished.ledgers() == before
 
 
 def test_a_rebuild_that_nobody_confirms_is_refused(closed: Stopped) -> None:
     before = closed.content()
     done = closed.run("index", "rebuild")
-    assert (done.returncode, "--force" in done.stderr) == (2, True)
+    assert (done.returncode, "--yes" in done.stderr) == (2, True)
     assert closed.content() == before
 
 
@@ -469,7 +471,7 @@ async def test_the_bookie_starts_with_the_index_and_the_state_that_it_was_given(
         await fill(await node.client())
         await node.stop()
         stopped = Stopped(tmp_path / "bookie")
-        await asyncio.to_thread(stopped.document, "index", "rebuild", "--force")
+        await asyncio.to_thread(stopped.document, "index", "rebuild", "--yes")
         await asyncio.to_thread(stopped.document, "readonly", "on")
         client = await node.restart()
         for ledger_id in (1, 2):
@@ -491,7 +493,7 @@ def test_readonly_may_be_said_while_the_bookie_runs(running: Stopped) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["journal", "read"], ["entrylog", "ls"], ["ledger", "check"], ["index", "rebuild", "--force"]],
+    [["journal", "read"], ["entrylog", "ls"], ["ledger", "check"], ["index", "rebuild", "--yes"]],
 )
 def test_a_running_bookie_is_refused(running: Stopped, command: list[str]) -> None:
     before = running.content()
@@ -511,4 +513,4 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 def test_options_before_the_command_are_refused_instead_of_lost(closed: Stopped) -> None:
     done = closed.run("--dir", "elsewhere", "ledger", "ls")
-    assert (done.returncode, "behind the command" in done.stderr) == (2, True)
+    assert (done.returncode, "after the command" in done.stderr) == (2, True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.testing.bookie_process import BookieProcess, init_cluster
-from magnetar.testing.processes import Child, wait_for
-from magnetar.testing.zookeeper import ZooKeeperServer
+from magnetar.testing.processes.child import Child, wait_for
+from magnetar.testing.processes.servers import BookieProcess, init_cluster
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from tests.commands import clean_environment, run_magnetar
 
 TIMEOUT_S = 60
@@ -89,7 +89,7 @@ def test_created_ledger_is_written_once(ledger: Command) -> None:
     assert (made["state"], made["ensemble_size"], made["custom_metadata"]["owner"]) == ("OPEN", 2, "me")
     ledger_id = str(made["ledger_id"])
     assert document(ledger("write", ledger_id, "--json", text="one\n"))["entries"] == 1
-    assert_friendly(ledger("write", ledger_id, text="two\n"), "cannot be written", "Leave the id out")
+    assert_friendly(ledger("write", ledger_id, text="two\n"), "cannot be written", "Omit the id")
     assert [entry["text"] for entry in documents(ledger("read", ledger_id, "--json"))] == ["one"]
 
 
@@ -139,7 +139,7 @@ def test_open_ledger_is_read_without_disturbing_its_writer(ledger: Command) -> N
     ledger_id = str(document(ledger("write", "--count", "5", "--in-flight", "1", "--keep-open", "--json"))["ledger_id"])
     done = ledger("read", ledger_id, "--json")
     assert len(documents(done)) >= 4
-    assert "is OPEN; committed up to entry" in done.stderr
+    assert "is OPEN; its last confirmed entry is" in done.stderr
     assert document(ledger("info", ledger_id, "--json"))["state"] == "OPEN"
     assert len(documents(ledger("read", ledger_id, "--unconfirmed", "--last", "4", "--json"))) == 5
 
@@ -164,10 +164,10 @@ def test_ledgers_are_listed_and_deleted(ledger: Command) -> None:
     rows = {str(row["ledger_id"]): row for row in documents(ledger("ls", "--json"))}
     assert (rows[ledger_id]["state"], rows[ledger_id]["last_entry_id"], rows[ledger_id]["length"]) == ("CLOSED", 2, 30)
     assert rows[ledger_id]["quorums"] == "3/3/2"
-    assert_friendly(ledger("delete", ledger_id), "--force", code=2)
-    assert documents(ledger("delete", ledger_id, "--force", "--json"))[0]["deleted"] is True
+    assert_friendly(ledger("delete", ledger_id), "--yes", code=2)
+    assert documents(ledger("delete", ledger_id, "--yes", "--json"))[0]["deleted"] is True
     assert_friendly(ledger("read", ledger_id), f"ledger {ledger_id} does not exist")
-    assert_friendly(ledger("delete", ledger_id, "--force"), "does not exist")
+    assert_friendly(ledger("delete", ledger_id, "--yes"), "does not exist")
     assert ledger_id not in [str(row["ledger_id"]) for row in documents(ledger("ls", "--json"))]
 
 
@@ -186,7 +186,7 @@ def test_wrong_password_is_told_plainly(ledger: Command, tmp_path: Path) -> None
     ("arguments", "words", "code"),
     [
         (("create", "--ensemble", "9"), ("not enough bookies", "start more bookies"), 1),
-        (("create", "--ensemble", "3", "--write-quorum", "4"), ("write quorum 4",), 1),
+        (("create", "--ensemble", "3", "--write-quorum", "4"), ("write quorum 4",), 2),
         (("create", "--digest", "md5"), ("crc32c",), 2),
         (("create", "--custom", "nothing"), ("KEY=VALUE",), 2),
         (("write", "999999"), ("does not exist",), 1),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.cli.ledger_writing import _write
+from magnetar.cli.ledger.write import _write
 from magnetar.errors import LedgerFencedError
 from tests.unit.ledger.writing import bodies, writer_world
 

@@ -135,7 +135,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_into_it(command: Comma
 
 def test_a_cluster_that_is_not_there_is_said_with_what_to_do(command: Command) -> None:
     document(command("init", "--json", "--set", "metadata.ledgers_root=/elsewhere"))
-    assert_friendly(command("ledger", "5"), "no cluster at /ledgers", "magnetar metadata init")
+    assert_friendly(command("ledger", "5"), "no cluster exists at /ledgers", "magnetar metadata init")
 
 
 def test_urls_that_make_no_sense_are_refused(command: Command) -> None:

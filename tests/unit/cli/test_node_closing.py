@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.http import Health
-from magnetar.cli.node import _close_broker, close_hurriedly
+from magnetar.cli.serve import _close_broker, close_hurriedly
 from magnetar.errors import MagnetarError
+from magnetar.runtime.metrics import Health
 
 STEP_S = 0.01
 
@@ -67,14 +67,14 @@ async def test_an_error_of_a_hurried_close_does_not_hide_why_the_process_ends(ca
         raise MagnetarError("the store is away")
 
     await close_hurriedly(fails)
-    assert "the broker was not closed in order" in caplog.messages
+    assert "the broker was not closed cleanly" in caplog.messages
 
 
 @pytest.mark.parametrize("bookie", [None, BookieThat(is_healthy=True)])
 async def test_a_broker_whose_bookie_is_well_is_closed_with_patience(
     bookie: BookieThat | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.cli.node.close_hurriedly", None)
+    monkeypatch.setattr("magnetar.cli.serve.close_hurriedly", None)
     parts = Parts("resources", "topics")
     await _close_broker(parts.aclose, cast("Bookie | None", bookie))
     assert parts.closed == ["topics", "resources"]
@@ -87,6 +87,6 @@ async def test_a_broker_whose_bookie_has_failed_is_closed_hurriedly(monkeypatch:
         assert close == parts.aclose
         await close_hurriedly(parts.aclose, STEP_S)
 
-    monkeypatch.setattr("magnetar.cli.node.close_hurriedly", at_once)
+    monkeypatch.setattr("magnetar.cli.serve.close_hurriedly", at_once)
     await _close_broker(parts.aclose, cast("Bookie", BookieThat(is_healthy=False)))
     assert parts.interrupted == ["stuck topics"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from typer.testing import CliRunner
 
-from magnetar.cli.pipeline import app
-from magnetar.cli.pipeline_compacting import default_admin_url, destination
-from magnetar.cli.pipeline_running import _log_file, _parsed
+from magnetar.cli.admin.client import AdminError
+from magnetar.cli.pipeline.command import app, default_admin_url, destination
+from magnetar.cli.pipeline.run import _log_file, _parsed, require_cluster
 from magnetar.errors import ConfigError, InvalidNameError, SparkFailedError
+from magnetar.testing.cluster_thread import MagnetarCluster
 
 
 @pytest.mark.parametrize("path", ["/a", "./a", "../a", "~/a", "s3a://bucket/a", "file:/a", "hdfs://host/a"])
@@ -39,6 +42,34 @@ def test_compact_wants_one_destination(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, ConfigError)
     assert "--in-place" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["archive", "t", "/nowhere"],
+        ["scrub"],
+        ["replay", "/nowhere", "t"],
+        ["compact", "t", "--to", "u"],
+        ["compact", "t", "--in-place"],
+        ["audit", "/nowhere", "--topic", "t"],
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_said_before_spark_is_started(arguments: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    result = CliRunner().invoke(app, [*arguments, "--admin-url", f"http://127.0.0.1:{free}"])
+    assert isinstance(result.exception, AdminError)
+    assert "start `magnetar standalone`" in str(result.exception)
+
+
+def test_any_of_several_addresses_may_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    with pytest.raises(AdminError, match="no server answers"):
+        require_cluster("pulsar://127.0.0.1", f"http://127.0.0.1:{free},127.0.0.1:{free}")
+    with MagnetarCluster(1) as cluster:
+        require_cluster("pulsar://127.0.0.1", f"http://127.0.0.1:{free},{cluster.admin_url.removeprefix('http://')}")
 
 
 @pytest.mark.parametrize("setting", ["spark.x", "driver.memory=1g"])

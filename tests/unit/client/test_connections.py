@@ -63,7 +63,7 @@ def test_endless_redirects_end() -> None:
 def test_a_lookup_that_names_no_broker_is_no_answer(url: str) -> None:
     async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
         broker.answers[BaseCommand.LOOKUP] = lambda _link, frame: lookup_answer(frame, url)
-        with pytest.raises(BrokerUnavailableError, match="an address that is none"):
+        with pytest.raises(BrokerUnavailableError, match="an invalid address"):
             await client.producer("t")
 
     run(scenario, options=ClientOptions(open_timeout_s=1.0))
@@ -265,3 +265,12 @@ def test_addresses_of_a_service_url() -> None:
 def test_a_service_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         parse_url(url)
+
+
+def test_a_port_that_speaks_http_is_named_as_such() -> None:
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        broker.answers[BaseCommand.CONNECT] = lambda _link, _frame: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        with pytest.raises(BrokerUnavailableError, match=r"broker:6650 speaks HTTP.*usually 6650"):
+            await client.check_reachable()
+
+    run(scenario)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
-from magnetar.client import ClientOptions, MessageId, ProducerOptions, PulsarClient, topic_producer
+from magnetar.client import EARLIEST, ClientOptions, MessageId, ProducerOptions, PulsarClient
+from magnetar.client.producing import producer as topic_producer
 from magnetar.errors import (
     BrokerError,
     BrokerTimeoutError,
@@ -20,14 +22,13 @@ from magnetar.errors import (
     TopicTerminatedError,
 )
 from magnetar.testing.waiting import until
+from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar import encode
 from magnetar.wire.pulsar.batch import messages_of_batch
-from magnetar.wire.pulsar.checksum import verify_checksum
-from magnetar.wire.pulsar.compression import decompress
 from magnetar.wire.pulsar.entry import parse_entry
-from magnetar.wire.pulsar.frames import Frame
+from magnetar.wire.pulsar.frames import Frame, verify_checksum
 from magnetar.wire.pulsar.proto import pulsar_api_pb2 as api
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import ZLIB, BaseCommand
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZLIB, BaseCommand
 from tests.unit.client.fake_broker import LEDGER, TOPIC, FakeBroker, Link, run
 
 SINGLE = ProducerOptions(batching=False)
@@ -105,11 +106,43 @@ def test_a_message_larger_than_the_broker_takes_is_refused_and_others_are_not() 
     async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
         broker.max_message_size = 1_000
         producer = await client.producer("t", SINGLE)
-        with pytest.raises(MessageTooLargeError, match="1001 bytes exceeds the 1000"):
+        with pytest.raises(MessageTooLargeError, match="1,001 bytes exceeds the broker's limit of 1,000 bytes"):
             await producer.send(bytes(1_001))
-        with pytest.raises(MessageTooLargeError, match="an entry of"):
+        with pytest.raises(MessageTooLargeError, match="limit of 1,000 bytes"):
             await producer.send(bytes(999))
         await producer.send(bytes(900))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("compression", [NONE, ZLIB])
+def test_a_large_message_is_sent_in_chunks_that_a_consumer_joins(compression: int) -> None:
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        broker.max_message_size = 1_000
+        options = ProducerOptions(chunking=True, compression=compression)  # type: ignore[arg-type]
+        producer = await client.producer("t", options)
+        large = random.Random(1).randbytes(3_500)
+        await asyncio.gather(
+            *(producer.send(payload, key="k", properties={"a": "x" * 200}) for payload in (b"small", large, b"last"))
+        )
+        assert max(map(len, broker.topics[TOPIC])) <= 1_000
+        assert all(verify_checksum(entry) for entry in broker.topics[TOPIC])
+        reader = await client.reader("t", EARLIEST)
+        read = [await reader.read() for _ in range(3)]
+        assert [message.payload for message in read] == [b"small", large, b"last"]
+        assert len(read[1].chunk_ids) > 3
+        assert (read[1].key, read[1].properties) == ("k", {"a": "x" * 200})
+
+    run(scenario)
+
+
+def test_chunks_do_not_help_if_the_metadata_alone_is_too_large() -> None:
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        broker.max_message_size = 1_000
+        producer = await client.producer("t", ProducerOptions(chunking=True))
+        with pytest.raises(InvalidMessageError, match="the key and the properties"):
+            await producer.send(bytes(2_000), key="k" * 1_000)
+        await producer.send(b"next")
 
     run(scenario)
 

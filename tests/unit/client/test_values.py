@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.client import EARLIEST, LATEST, Message, MessageId
-from magnetar.client.ack_state import AckState, words_of
-from magnetar.client.incoming import open_entry
+from magnetar.client.consuming.acknowledgements import AckState, words_of
+from magnetar.client.consuming.incoming import open_entry
 from magnetar.client.message import before, id_from_wire
 from magnetar.client.topics import full_name, java_hash, partition_name, partition_of
 from magnetar.runtime.backoff import Backoff
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandMessage, MessageIdData, MessageMetadata
 from tests.unit.wire.pulsar.samples import spoiled
 
@@ -55,17 +55,17 @@ def test_before_a_message_is_the_place_behind_which_it_comes_first() -> None:
 
 @given(st.integers(1, 200), st.randoms(use_true_random=False), st.booleans())
 def test_a_batch_is_acknowledged_as_a_whole_exactly_with_its_last_message(
-    size: int, random: Random, tells_indexes: bool
+    size: int, random: Random, sends_indexes: bool
 ) -> None:
     messages = [Message(MessageId(1, 2, at), "t", b"", batch_size=size) for at in range(size)]
-    acks = AckState(tells_indexes=tells_indexes)
+    acks = AckState(sends_indexes=sends_indexes)
     acks.on_received(messages)
     random.shuffle(messages)
     left = (1 << size) - 1
     for message in messages:
         left &= ~(1 << message.id.batch_index)
         told = acks.acknowledge([message])
-        if left and not tells_indexes:
+        if left and not sends_indexes:
             assert not told
         else:
             (data,) = told
@@ -76,7 +76,7 @@ def test_a_batch_is_acknowledged_as_a_whole_exactly_with_its_last_message(
 def test_many_acknowledgements_at_once_name_each_entry_once() -> None:
     batch = [Message(MessageId(1, 2, at), "t", b"", batch_size=3) for at in range(3)]
     single = Message(MessageId(1, 3), "t", b"")
-    acks = AckState(tells_indexes=True)
+    acks = AckState(sends_indexes=True)
     acks.on_received(batch)
     told = acks.acknowledge([batch[0], single, batch[2]])
     assert [(data.entryId, list(data.ack_set)) for data in told] == [(2, [0b010]), (3, [])]
@@ -84,7 +84,7 @@ def test_many_acknowledgements_at_once_name_each_entry_once() -> None:
 
 def test_a_cumulative_acknowledgement_forgets_what_lies_before() -> None:
     batch = [Message(MessageId(1, 2, at), "t", b"", batch_size=3) for at in range(3)]
-    acks = AckState(tells_indexes=True)
+    acks = AckState(sends_indexes=True)
     acks.on_received(batch)
     (data,) = acks.acknowledge_to(batch[1])
     assert list(data.ack_set) == [0b100]

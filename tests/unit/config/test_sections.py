@@ -10,6 +10,7 @@ from magnetar.config import Config, LoggingConfig, MetadataConfig, SqliteConfig,
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.root import KEYS
 from magnetar.errors import ConfigError
+from tests.rows import every_row
 
 
 def test_the_defaults_are_valid_and_fit_their_bounds() -> None:
@@ -64,7 +65,7 @@ def test_a_value_that_is_not_among_the_choices_is_refused_with_the_choices() -> 
         LoggingConfig(level="LOUD")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "root", ["", "/", "ledgers", "/ledgers/", "//ledgers", "/a//b", "/a/../b", "/./a", "/a/.", "/a\x00b", "/a\n"]
 )
 def test_a_ledgers_root_that_is_no_absolute_normalised_path_is_refused(root: str) -> None:

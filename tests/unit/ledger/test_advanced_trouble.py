@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from magnetar.errors import EntryTooLargeError, LedgerClosedError, LedgerFencedError
-from magnetar.ledger.advanced_writer import AdvancedLedgerWriter
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
 from tests.unit.ledger.writing import bodies, writer_world
+
+pytestmark = pytest.mark.virtual_time
 
 SECONDS = 10.0
 """For what must happen at once; the limit that it must not wait for is twice as long."""
@@ -67,22 +68,6 @@ async def test_entry_that_is_too_large_is_refused_before_it_waits_for_its_turn()
         await asyncio.sleep(0)
         await writer.add(0, b"entry-0")
         assert await again == 1
-
-
-async def test_turn_that_comes_in_the_moment_of_its_time_out_counts() -> None:
-    async with writer_world(3) as world:
-        wait_s = 0.1
-        writer = AdvancedLedgerWriter(await world.client.create(), waiting_max=10, wait_s=wait_s)
-        loop = asyncio.get_running_loop()
-        early = asyncio.ensure_future(writer.add(1, b"entry-1"))
-        await asyncio.sleep(0)
-        over = loop.time() + wait_s
-        first = asyncio.ensure_future(writer.add(0, b"entry-0"))
-        while loop.time() <= over:  # A busy loop: when it goes on, both are due.
-            pass
-        assert await asyncio.gather(first, early) == [0, 1]
-        await writer.close()
-        assert await world.payloads(writer.writer) == bodies(0, 2)
 
 
 async def test_entry_ahead_of_its_turn_fails_at_once_when_the_writer_was_fenced() -> None:

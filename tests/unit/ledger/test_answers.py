@@ -4,13 +4,13 @@ import pytest
 
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError, WrongPasswordError
 from magnetar.ids import BookieId, LedgerId
-from magnetar.ledger.answers import Answer, Finding, interpret, unreadable
-from magnetar.ledger.keys import LedgerKeys
+from magnetar.ledger.channels.answers import Answer, Finding, interpret, unreadable
+from magnetar.ledger.metadata.keys import LedgerKeys
 from magnetar.quorum.coverage import Meaning, meaning_of
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
+from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import BatchReadResponse, ReadResponse
-from magnetar.wire.bookkeeper.packet import LAST_ENTRY
 
 KEYS = LedgerKeys(LedgerId(7), entry_digest(DigestType.CRC32C), master_key(b""))
 

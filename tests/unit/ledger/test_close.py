@@ -9,11 +9,13 @@ import pytest
 
 from magnetar.errors import LedgerClosedError, LedgerFencedError, MetadataUnavailableError
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger.close import closed
+from magnetar.ledger.metadata.lifecycle import closed
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.runtime.backoff import Backoff
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import bodies, writer_world
+
+pytestmark = pytest.mark.virtual_time
 
 OPEN = LedgerMetadata(
     ledger_id=LedgerId(7),

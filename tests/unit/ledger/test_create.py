@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from magnetar.errors import LedgerExistsError, NoSuchLedgerError, NotEnoughBookiesError, WrongPasswordError
-from magnetar.ledger.write_engine import WriteEngine
-from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerMetadata, LedgerState
+from magnetar.ledger.writing.engine import WriteEngine
+from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerMetadata, LedgerState, Versioned
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.wire.bookkeeper.digests import DigestType
 from tests.unit.ledger.writing import writer_world
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_new_ledger_has_what_was_asked_for() -> None:

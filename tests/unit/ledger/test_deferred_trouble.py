@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,46 +12,19 @@ from magnetar.bookie.connection import Connection
 from magnetar.bookie.requests import Requests
 from magnetar.errors import BookieUnavailableError, EntryTooLargeError, WriterFailedError
 from magnetar.ids import BookieId
-from magnetar.ledger.channel import Channel
-from magnetar.ledger.full_connection import FullConnection
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.v3_connection import V3Connection
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
-from magnetar.wire.bookkeeper.messages import AnyResponse, ForceLedger, failure
-from tests.unit.ledger.writing import WriterWorld, writer_world
+from magnetar.wire.bookkeeper.messages import AnyResponse, ForceLedger, ReadEntry, ReadLac, failure
+from tests.unit.ledger.writing import WriterWorld, add_all, bodies, writer_world
+
+pytestmark = pytest.mark.virtual_time
 
 ENTRY = bytes(12_000)
 SECONDS = 10.0
-
-
-async def add_in_bursts(writer: LedgerWriter, entries: int) -> list[int | BaseException]:
-    adds = []
-    for _ in range(2):
-        adds += [asyncio.ensure_future(writer.add(ENTRY)) for _ in range(entries)]
-        for _ in range(4):  # The first burst is with the transport, which asks to wait, when the second comes.
-            await asyncio.sleep(0)
-    return await asyncio.gather(*adds, return_exceptions=True)
-
-
-async def test_bursts_of_deferred_adds_are_no_reason_to_give_healthy_bookies_up() -> None:
-    async with (
-        writer_world(3, channel_unsent_bytes_max=2**20) as world,
-        await world.client.create(ack_quorum=2, deferred_sync=True) as writer,
-    ):
-        await writer.add(b"connected")
-        burst = 1_200  # More than the system takes for a bookie that has not read yet.
-        assert await add_in_bursts(writer, burst) == list(range(1, 2 * burst + 1))
-
-
-async def test_bursts_of_several_deferred_writers_at_once_are_none_either() -> None:
-    async with writer_world(3, channel_unsent_bytes_max=2**20, requests_in_flight_max=200) as world:
-        writers = [await world.client.create(ack_quorum=2, deferred_sync=True) for _ in range(4)]
-        await asyncio.gather(*[writer.add(b"connected") for writer in writers])
-        for added in await asyncio.gather(*[add_in_bursts(writer, 300) for writer in writers]):
-            assert added == list(range(1, 601))
-        for writer in writers:
-            await writer.close()
 
 
 async def test_deferred_writer_waits_for_a_connection_that_others_fill(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +35,7 @@ async def test_deferred_writer_waits_for_a_connection_that_others_fill(monkeypat
         await writer.add(b"connected")
         await until(lambda: not writer._engine.unanswered, "all have answered")
         with monkeypatch.context() as patch:
-            patch.setattr(FullConnection, "is_writable", False)
+            patch.setattr(V3Connection, "is_writable", False)
             assert await writer.add(b"sent") == 1
             waiting = asyncio.ensure_future(writer.add(b"in line"))
             await asyncio.sleep(0)
@@ -72,9 +46,9 @@ async def test_deferred_writer_waits_for_a_connection_that_others_fill(monkeypat
         assert await waiting == 2
 
 
-def full_connections(writer: LedgerWriter) -> list[FullConnection]:
-    channels: list[Any] = [seat.channel for seat in writer._engine.seats]
-    return [channel._requests._full for channel in channels]
+def full_connections(writer: LedgerWriter) -> list[V3Connection]:
+    channels: list[Any] = [slot.channel for slot in writer._engine.slots]
+    return [channel._requests._v3 for channel in channels]
 
 
 async def test_deferred_writer_fails_when_it_waited_too_long_for_a_full_connection(
@@ -84,7 +58,7 @@ async def test_deferred_writer_fails_when_it_waited_too_long_for_a_full_connecti
         writer = await world.client.create(ack_quorum=2, deferred_sync=True)
         await writer.add(b"connected")
         with monkeypatch.context() as patch:
-            patch.setattr(FullConnection, "is_writable", False)
+            patch.setattr(V3Connection, "is_writable", False)
             await writer.add(b"sent")
             async with asyncio.timeout(SECONDS):
                 with pytest.raises(WriterFailedError, match="too slow"):
@@ -110,9 +84,55 @@ async def test_burst_of_deferred_adds_leaves_room_for_requests_of_others() -> No
         adds = [asyncio.ensure_future(writer.add(ENTRY)) for _ in range(2_400)]
         for _ in range(10):
             await asyncio.sleep(0)
-            assert all(seat.channel is not None and seat.channel.is_full_writable for seat in writer._engine.seats)
+            assert all(slot.channel is not None and slot.channel.is_v3_writable for slot in writer._engine.slots)
         assert writer.last_pushed < len(adds)  # Some wait in line.
         await asyncio.gather(*adds)
+
+
+async def deferred_adds_that_one_bookie_owes(world: WriterWorld, writers: Sequence[LedgerWriter], entries: int) -> str:
+    """The bookie takes nothing for now; the others confirm everything. Returns its id."""
+    slow = writers[0].metadata.fragments[0].ensemble[2]
+    world.cluster.hang(slow)
+    await asyncio.gather(*[add_all(writer, 0, entries) for writer in writers])
+    return slow
+
+
+async def test_adds_of_deferred_writers_take_no_room_from_requests_to_the_same_bookie() -> None:
+    async with writer_world(3, requests_in_flight_max=20) as world:
+        writers = [await world.client.create(ack_quorum=2, deferred_sync=True) for _ in range(4)]
+        slow = await deferred_adds_that_one_bookie_owes(world, writers, 20)
+        channel = await world.client.bookies.channel(BookieId(slow))
+        reads = [
+            asyncio.ensure_future(channel.request(ReadEntry(writers[0].ledger_id, entry), timeout_s=SECONDS))
+            for entry in range(20)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(BookieUnavailableError, match="owes 20 answers"):
+            await channel.request(ReadLac(7), timeout_s=SECONDS)
+        world.cluster.wake(slow)
+        assert [response.code for response in await asyncio.gather(*reads)] == [Code.EOK] * 20
+        for writer in writers:
+            await writer.close()
+
+
+async def test_deferred_writers_close_their_ledgers_although_one_bookie_owes_many_answers_to_their_adds() -> None:
+    async with writer_world(3, requests_in_flight_max=20) as world:
+        writers = [await world.client.create(ack_quorum=2, deferred_sync=True) for _ in range(4)]
+        slow = await deferred_adds_that_one_bookie_owes(world, writers, 20)
+        closing = [asyncio.ensure_future(writer.close()) for writer in writers]
+        await asyncio.wait(closing, timeout=0.1)
+        world.cluster.wake(slow)
+        await asyncio.gather(*closing)
+        for writer in writers:
+            assert await world.payloads(writer) == bodies(0, 20)
+
+
+async def test_force_is_sent_after_adds_that_filled_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with writer_world(3) as world, await world.client.create(ack_quorum=2, deferred_sync=True) as writer:
+        await writer.add(b"entry")
+        with monkeypatch.context() as patch:
+            patch.setattr(V3Connection, "is_writable", False)
+            assert await writer.force() == 0
 
 
 # --- bookies that have too many requests when they are asked to force -------------------------------------------------
@@ -187,7 +207,7 @@ async def test_deferred_writer_is_not_created_without_all_of_its_bookies_and_not
         for _ in range(3):
             with pytest.raises(WriterFailedError, match="nobody is there"):
                 await world.client.create(ack_quorum=2, deferred_sync=True)
-        ways = world.client.bookies._ways.values()
+        ways = world.client.bookies._dialers.values()
         assert not [list(channel._writers) for way in ways for channel in way.channels if channel._writers]
         assert world.client.statistics().writers_open == 0
         assert [ledger async for ledger in world.client.list()] == []
@@ -208,7 +228,7 @@ async def test_channel_does_not_wait_for_answers_that_were_requests_of_a_deferre
     async with writer_world(3) as world:
         writer = await world.client.create(deferred_sync=True)
         await writer.add(b"connected")
-        channels = [seat.channel for seat in writer._engine.seats]
+        channels = [slot.channel for slot in writer._engine.slots]
         for bookie in range(3):
             world.cluster.hang(bookie)
         add = asyncio.ensure_future(writer.add(b"undecided"))
@@ -229,7 +249,7 @@ async def test_one_broken_connection_of_a_deferred_writer_is_one_failure(monkeyp
         victim = writer.metadata.fragments[0].ensemble[0]
         world.cluster.hang(victim)
         adds = [writer.enqueue(b"undecided") for _ in range(50)]
-        await until(lambda: all(seat.sent == 50 for seat in writer._engine.seats), "they are sent")
+        await until(lambda: all(slot.sent == 50 for slot in writer._engine.slots), "they are sent")
         await world.cluster.kill(victim)
         failures = await asyncio.gather(*adds, return_exceptions=True)
         assert all(isinstance(failure, WriterFailedError) for failure in failures)

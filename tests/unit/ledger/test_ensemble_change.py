@@ -12,15 +12,17 @@ import pytest
 from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import BadVersionError, LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger import compare_and_set
-from magnetar.ledger.compare_and_set import MetadataParts
-from magnetar.ledger.ensemble_change import ChangeInMemory, CommittedChange, Conflict, changed, resolve
+from magnetar.ledger.metadata.compare_and_set import MetadataContext
+from magnetar.ledger.metadata.ensemble_change import ChangeInMemory, CommittedChange, Conflict, changed, resolve
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.compare_and_set import TRIES_MAX
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.backoff import Backoff
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.system import SystemEntropy
 from tests.unit.ledger.writing import SteeredLedgers
+
+pytestmark = pytest.mark.virtual_time
 
 A, B, C, D, X = (BookieId(name) for name in "ABCDX")
 NEW: dict[int, BookieId] = {1: D}
@@ -106,13 +108,13 @@ async def ledgers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SteeredLedge
     server = MemoryServer(entropy, MetadataConfig(url="memory:"))
     async with server.connect() as store:
         ledgers = SteeredLedgers(store, BookKeeperPaths(), entropy)
-        ledgers.parts = MetadataParts(ledgers, store, entropy)  # type: ignore[attr-defined]
+        ledgers.context = MetadataContext(ledgers, store, entropy)  # type: ignore[attr-defined]
         yield ledgers
     await server.aclose()
 
 
 async def change_of(ledgers: SteeredLedgers, metadata: LedgerMetadata) -> CommittedChange:
-    return CommittedChange(await ledgers.create(metadata), ledgers.parts)  # type: ignore[attr-defined]
+    return CommittedChange(await ledgers.create(metadata), ledgers.context)  # type: ignore[attr-defined]
 
 
 async def stored(ledgers: SteeredLedgers) -> LedgerMetadata:
@@ -167,7 +169,7 @@ async def test_store_that_cannot_be_reached_is_tried_again(ledgers: SteeredLedge
 
 async def test_tries_end(ledgers: SteeredLedgers) -> None:
     change = await change_of(ledgers, OPEN)
-    ledgers.errors = [MetadataUnavailableError("away")] * (compare_and_set.TRIES_MAX + 1)
+    ledgers.errors = [MetadataUnavailableError("away")] * (TRIES_MAX + 1)
     with pytest.raises(MetadataUnavailableError):
         await change.write(4, NEW)
     assert len(ledgers.errors) == 1
@@ -192,7 +194,7 @@ async def test_race_that_is_lost_for_ever_ends(ledgers: SteeredLedgers) -> None:
     change = await change_of(ledgers, OPEN)
     ledgers.before = [
         lambda number=number: ledgers.change(7, lambda m: dataclasses.replace(m, custom_metadata={"n": b"%d" % number}))
-        for number in range(compare_and_set.TRIES_MAX)
+        for number in range(TRIES_MAX)
     ]
     with pytest.raises(BadVersionError):
         await change.write(4, NEW)
@@ -215,7 +217,7 @@ def test_pauses_double_up_to_the_bound_and_are_never_longer() -> None:
 
 async def test_two_writers_of_one_ledger_cannot_both_change_it(ledgers: SteeredLedgers) -> None:
     one = await change_of(ledgers, OPEN)
-    other = CommittedChange(one.versioned, ledgers.parts)  # type: ignore[attr-defined]
+    other = CommittedChange(one.versioned, ledgers.context)  # type: ignore[attr-defined]
     found = await asyncio.gather(one.write(4, NEW), other.write(4, {2: X}), return_exceptions=True)
     assert [type(result) for result in found] == [type(None), LedgerFencedError]
     assert (await stored(ledgers)).fragments == one.metadata.fragments

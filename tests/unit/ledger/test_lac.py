@@ -8,19 +8,21 @@ import pytest
 
 from magnetar.errors import LacUnknownError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.answers import Answer, exchange
-from magnetar.ledger.bookies import Bookies
-from magnetar.ledger.lac import lac_floor, read_lac
-from magnetar.ledger.view import LedgerView
-from magnetar.metadata.bookkeeper.versioned import Versioned
+from magnetar.ledger.channels.answers import Answer, exchange
+from magnetar.ledger.channels.bookies import Bookies
+from magnetar.ledger.reading.lac import lac_floor, read_lac
+from magnetar.ledger.reading.ledger_view import LedgerView
+from magnetar.metadata.bookkeeper.ledger_metadata import Versioned
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import AnyResponse, ReadLacResponse
 from tests.unit.ledger.worlds import QUICK, World, ledger_world
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def lac_of(world: World, *, explicit: bool) -> int:
-    return await read_lac(world.stored.value, world.keys, world.parts, explicit=explicit)
+    return await read_lac(world.stored.value, world.keys, world.context, explicit=explicit)
 
 
 both = pytest.mark.parametrize("explicit", [True, False])
@@ -158,7 +160,7 @@ def make_busy(world: World, monkeypatch: pytest.MonkeyPatch, positions: Sequence
             return ReadLacResponse(Code.ETOOMANYREQUESTS, world.keys.ledger_id)
         return await exchange(bookies, bookie, *args)
 
-    monkeypatch.setattr("magnetar.ledger.lac.exchange", refuse)
+    monkeypatch.setattr("magnetar.ledger.reading.lac.exchange", refuse)
     return refused
 
 

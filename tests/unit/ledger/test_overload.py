@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from magnetar.ids import BookieId
-from magnetar.ledger.repair import Repair
+from magnetar.ledger.writing.repair import Repair
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from tests.unit.ledger.writing import WriterWorld, bodies, ensembles, writer_world
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.virtual_time
 
 UNLIMITED = 60_000
 

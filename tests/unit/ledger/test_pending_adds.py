@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.ids import BookieId
-from magnetar.ledger.pending_adds import PendingAdds
-from magnetar.quorum.ack_set import AckSet
+from magnetar.ledger.writing.pending_adds import PendingAdds
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.quorum.write_sets import write_set, write_set_bookies
+from magnetar.testing.models.ack_set import AckSet
+from tests.rows import every_row
 
 ALL_SIZES = [
     QuorumSizes(ensemble, write, ack)
@@ -152,7 +152,7 @@ def test_drained_window_goes_back_to_the_confirmed_prefix() -> None:
     assert pending.take_confirmed() == []
 
 
-@pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
+@every_row("sizes", ALL_SIZES, ids=str)
 def test_entry_is_confirmed_exactly_when_enough_of_its_write_set_acked(sizes: QuorumSizes) -> None:
     for entry_id in range(sizes.ensemble):
         for acked in itertools.product((False, True), repeat=sizes.ensemble):
@@ -165,7 +165,18 @@ def test_entry_is_confirmed_exactly_when_enough_of_its_write_set_acked(sizes: Qu
             assert pending.take_confirmed() == ([entry_id] if enough else [])
 
 
-@pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
+@every_row("sizes", ALL_SIZES, ids=str)
+def test_the_rule_of_the_ack_quorum_is_that_of_the_sizes(sizes: QuorumSizes) -> None:
+    positions = write_set(sizes.ensemble, sizes.write, 0)
+    for stored in itertools.product([False, True], repeat=len(positions)):
+        holders = [position for position, has_it in zip(positions, stored, strict=True) if has_it]
+        pending = window(sizes, 1)
+        for position in holders:
+            pending.mark(position, [0])
+        assert (pending.take_confirmed() == [0]) == sizes.is_acknowledged(sum(1 << position for position in holders))
+
+
+@every_row("sizes", ALL_SIZES, ids=str)
 def test_going_on_without_bookies_is_possible_exactly_when_every_write_set_keeps_its_ack_quorum(
     sizes: QuorumSizes,
 ) -> None:
@@ -177,7 +188,7 @@ def test_going_on_without_bookies_is_possible_exactly_when_every_write_set_keeps
         for entry, position in itertools.product(model.entries, failed):
             entry.on_failure(model.ensemble[position])
         possible = not any(entry.is_broken for entry in model.entries)
-        assert window(sizes, 0).can_go_on_without(failed) is possible
+        assert window(sizes, 0).can_continue_without(failed) is possible
 
 
 class Model:

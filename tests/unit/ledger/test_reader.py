@@ -9,12 +9,12 @@ import pytest
 
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import EntryAbsentError, EntryOutOfRangeError, LacUnknownError, NoSuchLedgerError
-from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import Entry
 from tests.unit.ledger.worlds import QUICK, World, ledger_world, payload_of
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.virtual_time
 
 LONG_POLL = dataclasses.replace(QUICK, long_poll_ms=2_000)
 POLL = dataclasses.replace(QUICK, tail_long_poll=False, tail_poll_interval_ms=20)
@@ -139,7 +139,7 @@ async def test_entries_that_were_moved_to_another_bookie_are_found_there() -> No
         reader = await world.open_reader()
         stored = await world.metadata()
         moved = dataclasses.replace(stored.value.fragments[0], ensemble=(world.cluster.bookie_ids[1],))
-        world.stored = await world.parts.ledgers.update(
+        world.stored = await world.context.ledgers.update(
             dataclasses.replace(stored.value, fragments=(moved,)), stored.version
         )
         await fill(world, 3)
@@ -246,7 +246,7 @@ async def test_tail_follows_the_ensemble_when_it_changes(config: LedgerConfig) -
             ids = tuple(world.cluster.bookie_ids[3:])
             new = dataclasses.replace(stored.value.fragments[0], first_entry_id=3, ensemble=ids)
             changed = dataclasses.replace(stored.value, fragments=(*stored.value.fragments, new))
-            world.stored = await world.parts.ledgers.update(changed, stored.version)
+            world.stored = await world.context.ledgers.update(changed, stored.version)
             await fill(world, 4, first=3)
             await follower.wait_for(5)
 
@@ -257,7 +257,7 @@ async def test_tail_of_a_ledger_that_is_deleted_ends_with_an_error() -> None:
         await fill(world, 3)
         async with following(world) as follower:
             await follower.wait_for(1)
-            await world.parts.ledgers.delete(world.keys.ledger_id, world.stored.version)
+            await world.context.ledgers.delete(world.keys.ledger_id, world.stored.version)
             with pytest.raises(NoSuchLedgerError):
                 await follower.task
 

@@ -8,14 +8,14 @@ import pytest
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.answers import Answer, Finding
-from magnetar.ledger.reads import EntryReads
+from magnetar.ledger.channels.answers import Answer, Finding
+from magnetar.ledger.reading.reads import EntryReads
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, Entry
 from magnetar.wire.bookkeeper.messages import ReadEntry
 from tests.unit.ledger.worlds import QUICK, World, ledger_world, length_up_to, payload_of
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.virtual_time
 
 SINGLE = dataclasses.replace(QUICK, batch_reads=False)
 FEW = dataclasses.replace(SINGLE, requests_in_flight_max=3)
@@ -23,7 +23,7 @@ PATIENT = dataclasses.replace(QUICK, read_timeout_ms=60_000, speculative_read_ma
 
 
 def reads_of(world: World) -> EntryReads:
-    return EntryReads(world.keys, world.parts.bookies, world.parts.config, world.parts.entropy)
+    return EntryReads(world.keys, world.context.bookies, world.context.config, world.context.entropy)
 
 
 async def read(world: World, first: int, last: int, reads: EntryReads | None = None) -> list[Entry]:

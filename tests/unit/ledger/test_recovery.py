@@ -9,15 +9,15 @@ import pytest
 
 from magnetar.errors import LedgerRecoveryError, WrongPasswordError
 from magnetar.ids import EntryId
-from magnetar.ledger.keys import ledger_keys
-from magnetar.ledger.recovery import RecoveryProgress, recover
-from magnetar.ledger.recovery_reads import RecoveryReads
+from magnetar.ledger.metadata.keys import ledger_keys
+from magnetar.ledger.recovery.reads import RecoveryReads
+from magnetar.ledger.recovery.recovery import RecoveryProgress, recover
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, master_key
-from tests.unit.ledger.worlds import QUICK, World, client_parts, ledger_world, length_up_to
+from tests.unit.ledger.worlds import QUICK, World, client_context, ledger_world, length_up_to
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.virtual_time
 
 IMPATIENT = dataclasses.replace(QUICK, recovery_timeout_ms=2_500)
 """For recoveries that cannot succeed."""
@@ -99,7 +99,7 @@ async def test_large_entries_are_read_few_at_a_time() -> None:
         for entry_id in range(20):
             await world.put(entry_id, lac=-1)
         until = asyncio.get_running_loop().time() + 10
-        reads = RecoveryReads(world.stored.value, EntryId(0), world.keys, world.parts, until)
+        reads = RecoveryReads(world.stored.value, EntryId(0), world.keys, world.context, until)
         found = 0
         while await reads.next() is not None:
             found += 1
@@ -274,11 +274,11 @@ async def test_recovery_that_takes_too_long_says_so_and_closes_nothing() -> None
     async with ledger_world(3) as world:
         await world.create(E=3, Qw=3, Qa=2)
         await fill(world, 2)
-        config = dataclasses.replace(world.parts.config, recovery_timeout_ms=50, read_timeout_ms=60_000)
+        config = dataclasses.replace(world.context.config, recovery_timeout_ms=50, read_timeout_ms=60_000)
         for number in range(3):
             world.cluster.hang(number)
         with pytest.raises(LedgerRecoveryError, match="recovery_timeout_ms"):
-            await world.recover(parts=world.parts._replace(config=config))
+            await world.recover(context=world.context._replace(config=config))
         assert (await world.metadata()).value.state is LedgerState.IN_RECOVERY
 
 
@@ -319,7 +319,7 @@ async def test_wrong_key_at_a_bookie_ends_the_recovery_and_closes_nothing() -> N
         await fill(world, 3)
         wrong = dataclasses.replace(world.keys, master_key=master_key(b"wrong"))
         with pytest.raises(WrongPasswordError):
-            await recover(world.stored, wrong, world.parts)
+            await recover(world.stored, wrong, world.context)
         assert not (await world.metadata()).value.is_closed
         assert_closed_at(await world.recover(), 2)
 
@@ -343,8 +343,8 @@ async def test_racing_recoveries_agree() -> None:
         await fill(world, 3)
         await world.put(3, on=[0])
         await world.put(4, on=[2], lac=2)
-        async with client_parts(world.cluster) as second, client_parts(world.cluster) as third:
-            ends = await asyncio.gather(*(world.recover(parts=parts) for parts in (world.parts, second, third)))
+        async with client_context(world.cluster) as second, client_context(world.cluster) as third:
+            ends = await asyncio.gather(*(world.recover(context=context) for context in (world.context, second, third)))
         assert ends[0] == ends[1] == ends[2] == (await world.metadata()).value
         assert ends[0].last_entry_id in (2, 3, 4)
         for entry_id in range(ends[0].last_entry_id + 1):
@@ -400,7 +400,9 @@ async def test_bookie_swapped_in_an_older_fragment_meanwhile_stays_swapped() -> 
             stored = await world.metadata()
             first, last = stored.value.fragments
             other = dataclasses.replace(first, ensemble=(world.cluster.bookie_ids[6], *first.ensemble[1:]))
-            await world.parts.ledgers.update(dataclasses.replace(stored.value, fragments=(other, last)), stored.version)
+            await world.context.ledgers.update(
+                dataclasses.replace(stored.value, fragments=(other, last)), stored.version
+            )
 
         closed = await world.recover(on_progress=once(swap))
         assert_closed_at(closed, 10)
@@ -427,7 +429,7 @@ async def test_recovery_begins_again_when_the_last_fragment_is_another() -> None
             stored = await world.metadata()
             (last,) = stored.value.fragments
             other = dataclasses.replace(last, ensemble=(*last.ensemble[:2], world.cluster.bookie_ids[3]))
-            await world.parts.ledgers.update(dataclasses.replace(stored.value, fragments=(other,)), stored.version)
+            await world.context.ledgers.update(dataclasses.replace(stored.value, fragments=(other,)), stored.version)
 
         closed = await world.recover(on_progress=once(swap))
         assert_closed_at(closed, 3)

@@ -13,12 +13,12 @@ from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import LedgerFencedError, MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
-from magnetar.testing.bookie_cluster import BookieCluster, small_config
+from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.testing.waiting import until
-from tests.unit.ledger.transports import local_of
+from tests.clusters import new_cluster
 from tests.unit.ledger.worlds import QUICK
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.virtual_time
 
 
 @contextlib.asynccontextmanager
@@ -26,11 +26,11 @@ async def two_clients(
     bookies: int, config: LedgerConfig = QUICK
 ) -> AsyncIterator[tuple[BookieCluster, LedgerClient, LedgerClient]]:
     async with (
-        BookieCluster(bookies, config=small_config(ledger=config)) as cluster,
+        new_cluster(bookies, config=small_config(ledger=config)) as cluster,
         cluster.session() as store,
         cluster.session() as other,
-        LedgerClient(store, cluster.config, cluster.runtime, local=local_of(cluster)) as writing,
-        LedgerClient(other, cluster.config, cluster.runtime, local=local_of(cluster)) as recovering,
+        LedgerClient(store, cluster.config, cluster.runtime) as writing,
+        LedgerClient(other, cluster.config, cluster.runtime) as recovering,
     ):
         yield cluster, writing, recovering
 
@@ -78,7 +78,7 @@ async def test_ensemble_change_of_a_writer_that_is_being_recovered_fails() -> No
         writer = await writing.create(ensemble_size=3, ack_quorum=3)
         await writer.add(b"0")
         ensemble = writer.metadata.fragments[-1].ensemble
-        stored = await writing.parts.ledgers.read(writer.ledger_id)
+        stored = await writing.context.ledgers.read(writer.ledger_id)
         for bookie in ensemble:
             cluster.hang(bookie)
         with pytest.raises(MagnetarError):

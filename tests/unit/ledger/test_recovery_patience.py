@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from magnetar.ids import EntryId
-from magnetar.ledger.compact_connection import CompactConnection
-from magnetar.ledger.keys import LedgerKeys
-from magnetar.ledger.recovery_reads import RecoveryReads
-from magnetar.ledger.write_back import WriteBack
+from magnetar.ledger.channels.v2_connection import V2Connection
+from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.recovery.reads import RecoveryReads
+from magnetar.ledger.recovery.write_back import WriteBack
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import Entry
 from tests.unit.ledger.worlds import World, ledger_world, length_up_to, payload_of
+
+pytestmark = pytest.mark.virtual_time
 
 _TRIES = 5  # More than a few quick ones.
 
@@ -28,7 +30,7 @@ async def filled(world: World, count: int) -> None:
 
 async def tried_again_and_again(world: World, number: int, work: asyncio.Future[Any]) -> None:
     """Returns when several connections to the bookie have failed, and the work goes on."""
-    way = world.parts.bookies._ways[world.cluster.bookie_ids[number]]
+    way = world.context.bookies._dialers[world.cluster.bookie_ids[number]]
     await until(lambda: way._failures >= _TRIES or work.done(), "it was tried a few times")
     assert not work.done()
 
@@ -37,7 +39,7 @@ async def test_fence_gets_through_although_writers_fill_the_other_connection(mon
     async with ledger_world(3) as world:
         await filled(world, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(CompactConnection, "is_writable", False)
+            patch.setattr(V2Connection, "is_writable", False)
             end = await recovery_without_entries_to_write_back(world)
         assert end == 2
 
@@ -66,7 +68,7 @@ async def test_read_of_an_entry_waits_for_bookies_that_come_back_in_time() -> No
         await world.cluster.kill(0)
         await world.cluster.kill(1)
         until_s = asyncio.get_running_loop().time() + 20
-        reads = RecoveryReads(world.stored.value, EntryId(3), world.keys, world.parts, until_s)
+        reads = RecoveryReads(world.stored.value, EntryId(3), world.keys, world.context, until_s)
         reading = asyncio.ensure_future(reads.next())
         await tried_again_and_again(world, 0, reading)
         await world.cluster.restart(0)
@@ -87,9 +89,9 @@ async def test_recoveries_that_begin_to_write_back_at_once_all_get_channels() ->
     async with ledger_world(3) as world:
         await filled(world, 1)
         entry = first_entry(world.keys)
-        writing = [WriteBack(world.stored.value, world.keys, world.parts, entry) for _ in range(3)]
+        writing = [WriteBack(world.stored.value, world.keys, world.context, entry) for _ in range(3)]
         await asyncio.gather(*[each.open() for each in writing])
-        assert [str(seat.error) for each in writing for seat in each._engine.seats if seat.channel is None] == []
+        assert [str(slot.error) for each in writing for slot in each._engine.slots if slot.channel is None] == []
         for each in writing:
             await each.aclose()
 
@@ -98,9 +100,9 @@ async def test_write_back_that_is_cancelled_while_it_connects_leaves_nothing_att
     async with ledger_world(3) as world:
         await filled(world, 1)
         world.cluster.hang(2)
-        ways = world.parts.bookies._ways
+        ways = world.context.bookies._dialers
         slow = world.cluster.bookie_ids[2]
-        reach = world.parts.bookies.channel
+        reach = world.context.bookies.channel
         gate = asyncio.Event()
 
         async def channel(bookie_id: str, **choices: int) -> object:
@@ -108,14 +110,14 @@ async def test_write_back_that_is_cancelled_while_it_connects_leaves_nothing_att
                 await gate.wait()
             return await reach(bookie_id, **choices)  # type: ignore[arg-type]
 
-        reach_nowait = world.parts.bookies.channel_nowait
+        reach_nowait = world.context.bookies.channel_nowait
 
         def channel_nowait(bookie_id: str, **choices: int) -> object:
             return None if bookie_id == slow else reach_nowait(bookie_id, **choices)  # type: ignore[arg-type]
 
-        world.parts.bookies.channel = channel  # type: ignore[assignment, method-assign]
-        world.parts.bookies.channel_nowait = channel_nowait  # type: ignore[assignment, method-assign]
-        writing = WriteBack(world.stored.value, world.keys, world.parts, first_entry(world.keys))
+        world.context.bookies.channel = channel  # type: ignore[assignment, method-assign]
+        world.context.bookies.channel_nowait = channel_nowait  # type: ignore[assignment, method-assign]
+        writing = WriteBack(world.stored.value, world.keys, world.context, first_entry(world.keys))
         opening = asyncio.ensure_future(writing.open())
         await until(lambda: attached(world) == 2, "two are attached")
         opening.cancel()
@@ -128,4 +130,4 @@ async def test_write_back_that_is_cancelled_while_it_connects_leaves_nothing_att
 
 
 def attached(world: World) -> int:
-    return sum(len(channel._writers) for way in world.parts.bookies._ways.values() for channel in way.channels)
+    return sum(len(channel._writers) for way in world.context.bookies._dialers.values() for channel in way.channels)

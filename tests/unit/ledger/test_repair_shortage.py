@@ -12,6 +12,8 @@ from magnetar.runtime.backoff import Backoff
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import WriterWorld, bodies, writer_world
 
+pytestmark = pytest.mark.virtual_time
+
 TRIES = 8
 
 

@@ -17,7 +17,7 @@ from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.testing.waiting import until
 from tests.unit.ledger.writing import bodies, ensembles, writer_world
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.virtual_time
 
 # --- deferred sync ----------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ async def test_idle_writer_tells_readers_of_its_last_entry() -> None:
             return reader.last_confirmed == 4
 
         await until(knows_all, "the reader knows the last entry")
-        await until(lambda: writer._explicit_lac._told == 4, "enough bookies have it")
+        await until(lambda: writer._explicit_lac._sent_lac == 4, "enough bookies have it")
 
 
 async def test_without_an_interval_the_last_entry_is_told_by_the_next() -> None:
@@ -119,10 +119,10 @@ async def test_explicit_lac_that_too_few_bookies_heard_is_told_again() -> None:
         await until(lambda: not writer._engine.unanswered, "everybody answered")
         for bookie in (0, 1, 2):
             world.cluster.hang(bookie)
-        await until(lambda: writer._explicit_lac._task is not None or writer._explicit_lac._told == 0, "it is told")
+        await until(lambda: writer._explicit_lac._task is not None or writer._explicit_lac._sent_lac == 0, "it is told")
         for bookie in (0, 1, 2):
             world.cluster.wake(bookie)
-        await until(lambda: writer._explicit_lac._told == 0, "enough bookies have it")
+        await until(lambda: writer._explicit_lac._sent_lac == 0, "enough bookies have it")
         await writer.close()
 
 

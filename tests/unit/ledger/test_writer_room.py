@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from magnetar.ledger.bookie_channel import BookieChannel
+from magnetar.ledger.channels.bookie_channel import BookieChannel
 from magnetar.testing.waiting import until
-from tests.unit.ledger.test_empty_seats import writer_with_an_empty_seat
+from tests.unit.ledger.test_empty_slots import writer_with_an_empty_slot
 from tests.unit.ledger.writing import ensembles, writer_world
+
+pytestmark = pytest.mark.virtual_time
 
 SECONDS = 10.0
 """For what must happen; nothing here takes a second."""
@@ -42,9 +44,9 @@ async def test_writer_does_not_wait_for_ever_for_a_channel_that_another_ledger_f
         engine = writer._engine
         await writer.add(b"connected")
         await until(lambda: not engine.unanswered and engine._timer is None, "nothing is waited for")
-        full = engine.seats[2].channel
+        full = engine.slots[2].channel
         monkeypatch.setattr(
-            BookieChannel, "is_writable", property(lambda channel: channel is not full and channel._compact.is_writable)
+            BookieChannel, "is_writable", property(lambda channel: channel is not full and channel._v2.is_writable)
         )
         await writer.add(b"sent")
         assert not writer.has_room
@@ -60,7 +62,7 @@ async def test_writer_does_not_wait_for_ever_for_a_bookie_that_is_back_and_does_
     """Others confirm everything before it is back, so that nothing was waited for when it sits down."""
     async with (
         writer_world(4, slow_bookie_wait_ms=200) as world,
-        writer_with_an_empty_seat(world, monkeypatch) as (writer, door),
+        writer_with_an_empty_slot(world, monkeypatch) as (writer, door),
     ):
         engine = writer._engine
         back = ensembles(writer)[0][1][0]
@@ -69,7 +71,7 @@ async def test_writer_does_not_wait_for_ever_for_a_bookie_that_is_back_and_does_
         monkeypatch.setattr(
             BookieChannel,
             "is_writable",
-            property(lambda channel: channel.bookie_id != back and channel._compact.is_writable),
+            property(lambda channel: channel.bookie_id != back and channel._v2.is_writable),
         )
         door.open()
         await until(lambda: not writer.has_room, "it is back, and gets what it is owed")

@@ -16,23 +16,21 @@ from typing import Any
 
 from magnetar.config.ledger import LedgerConfig
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger.bookies import Bookies
-from magnetar.ledger.compare_and_set import MetadataParts
-from magnetar.ledger.keys import LedgerKeys, ledger_keys
-from magnetar.ledger.parts import Parts
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.recovery import RecoveryProgress, recover
-from magnetar.ledger.recovery_decisions import closed
-from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.ledger.channels.bookies import Bookies
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.metadata.compare_and_set import MetadataContext
+from magnetar.ledger.metadata.keys import LedgerKeys, ledger_keys
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.recovery.recovery import RecoveryProgress, closed, recover
+from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.quorum.policies import placement_policy
 from magnetar.quorum.write_sets import write_set
-from magnetar.testing.bookie_cluster import BookieCluster, small_config
+from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.bookkeeper.messages import V3, AddEntry, AddResponse, ReadEntry, ReadResponse, WriteLac
-from tests.unit.ledger.transports import local_of
+from tests.clusters import new_cluster
 
 PASSWORD = b"open sesame"
 TIMEOUT_S = 5.0
@@ -56,9 +54,9 @@ def length_up_to(entry_id: int) -> int:
 
 
 class World:
-    def __init__(self, cluster: BookieCluster, parts: Parts) -> None:
+    def __init__(self, cluster: BookieCluster, context: LedgerContext) -> None:
         self.cluster = cluster
-        self.parts = parts
+        self.context = context
         self.stored: Versioned[LedgerMetadata]
         self.keys: LedgerKeys
 
@@ -89,7 +87,7 @@ class World:
             ctime_ms=1,
             stores_ctime=True,
         )
-        self.stored = await self.parts.ledgers.create(metadata)
+        self.stored = await self.context.ledgers.create(metadata)
         self.keys = ledger_keys(metadata, PASSWORD, DigestType.CRC32C)
 
     @property
@@ -116,7 +114,7 @@ class World:
         request = AddEntry(
             self.keys.ledger_id, entry_id, self.keys.master_key, sealed + payload, recovery=recovery, version=V3
         )
-        channel = await self.parts.bookies.channel(bookie)
+        channel = await self.context.bookies.channel(bookie)
         response = await channel.request(request, timeout_s=TIMEOUT_S)
         assert isinstance(response, AddResponse)
         return response.code
@@ -125,19 +123,19 @@ class World:
         body = self.keys.digest.seal_lac(self.keys.ledger_id, lac)
         request = WriteLac(self.keys.ledger_id, lac, self.keys.master_key, body, version=V3)
         for position in on:
-            channel = await self.parts.bookies.channel(self.ensemble[position])
+            channel = await self.context.bookies.channel(self.ensemble[position])
             response = await channel.request(request, timeout_s=TIMEOUT_S)
             assert response.code is Code.EOK
 
     async def close(self, last: int) -> None:
         stored = await self.metadata()
         length = length_up_to(last) if last >= 0 else 0
-        await self.parts.ledgers.update(closed(stored.value, last, length), stored.version)
+        await self.context.ledgers.update(closed(stored.value, last, length), stored.version)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def has(self, bookie: BookieId, entry_id: int) -> bool:
-        channel = await self.parts.bookies.channel(bookie)
+        channel = await self.context.bookies.channel(bookie)
         response = await channel.request(ReadEntry(self.keys.ledger_id, entry_id, version=V3), timeout_s=TIMEOUT_S)
         assert isinstance(response, ReadResponse)
         if response.code is not Code.EOK:
@@ -146,7 +144,7 @@ class World:
         return bytes(entry.payload) == payload_of(entry_id) and entry.length == length_up_to(entry_id)
 
     async def lac_at(self, bookie: BookieId, entry_id: int) -> int:
-        channel = await self.parts.bookies.channel(bookie)
+        channel = await self.context.bookies.channel(bookie)
         response = await channel.request(ReadEntry(self.keys.ledger_id, entry_id, version=V3), timeout_s=TIMEOUT_S)
         assert isinstance(response, ReadResponse)
         return self.keys.digest.open(self.keys.ledger_id, entry_id, response.body).lac
@@ -159,35 +157,39 @@ class World:
         return sum([await self.has(ensemble[p], entry_id) for p in positions if ensemble[p] in running])
 
     async def metadata(self) -> Versioned[LedgerMetadata]:
-        return await self.parts.ledgers.read(self.keys.ledger_id)
+        return await self.context.ledgers.read(self.keys.ledger_id)
 
     # --- what is tested -----------------------------------------------------------------------------------------------
 
     async def recover(
-        self, *, parts: Parts | None = None, on_progress: Callable[[RecoveryProgress], None] | None = None
+        self, *, context: LedgerContext | None = None, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> LedgerMetadata:
-        return (await recover(self.stored, self.keys, parts or self.parts, on_progress)).value
+        return (await recover(self.stored, self.keys, context or self.context, on_progress)).value
 
     async def open_reader(self, **settings: Any) -> LedgerReader:
-        config = dataclasses.replace(self.parts.config, **settings)
-        return await LedgerReader.open(await self.metadata(), self.keys, self.parts._replace(config=config))
+        config = dataclasses.replace(self.context.config, **settings)
+        return await LedgerReader.open(await self.metadata(), self.keys, self.context._replace(config=config))
 
 
 @contextlib.asynccontextmanager
 async def ledger_world(bookies: int, config: LedgerConfig = QUICK) -> AsyncIterator[World]:
     whole = small_config(ledger=config)
-    async with BookieCluster(bookies, config=whole) as cluster, client_parts(cluster) as parts:
-        yield World(cluster, parts)
+    async with new_cluster(bookies, config=whole) as cluster, client_context(cluster) as context:
+        yield World(cluster, context)
 
 
 @contextlib.asynccontextmanager
-async def client_parts(cluster: BookieCluster) -> AsyncIterator[Parts]:
+async def client_context(cluster: BookieCluster) -> AsyncIterator[LedgerContext]:
     """Another client of the cluster, with connections and a session of its own."""
     entropy = cluster.runtime.entropy
     async with (
         cluster.session() as store,
-        Bookies(store, cluster.config, entropy, local=local_of(cluster)) as bookies,
+        Bookies(
+            store,
+            cluster.config,
+            entropy,
+        ) as bookies,
     ):
         ledgers = LedgerMetadataStore(store, cluster.paths, entropy)
         placement = placement_policy(cluster.config.placement, entropy.random)
-        yield Parts(MetadataParts(ledgers, store, entropy), bookies, placement, cluster.config.ledger)
+        yield LedgerContext(MetadataContext(ledgers, store, entropy), bookies, placement, cluster.config.ledger)

@@ -1,6 +1,6 @@
 """A cluster and a client for tests of writers, with metadata that can be steered.
 
-Patience is that of production unless a test says otherwise: a busy machine's disk may be silent for a while.
+RetryDeadline is that of production unless a test says otherwise: a busy machine's disk may be silent for a while.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import MagnetarError, OutcomeUnknownError
 from magnetar.ids import LedgerId
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.writer import LedgerWriter
-from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.ledger.writing.writer import LedgerWriter
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.metadata.bookkeeper.versioned import Versioned
-from magnetar.testing.bookie_cluster import BookieCluster, small_config
+from magnetar.quorum.write_sets import write_set
+from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import V2, ReadEntry
-from tests.unit.ledger.transports import local_of
+from tests.clusters import new_cluster
 
 QUICK: dict[str, Any] = {
     "add_quorum_timeout_ms": 20_000,
@@ -73,9 +73,9 @@ class WriterWorld:
     def __init__(self, cluster: BookieCluster, client: LedgerClient) -> None:
         self.cluster = cluster
         self.client = client
-        metadata = client.parts.metadata
+        metadata = client.context.metadata
         self.ledgers = SteeredLedgers(metadata.store, cluster.paths, metadata.entropy)
-        client.parts = client.parts._replace(metadata=metadata._replace(ledgers=self.ledgers))
+        client.context = client.context._replace(metadata=metadata._replace(ledgers=self.ledgers))
 
     async def codes(self, writer: LedgerWriter, entry_id: int, bookies: Sequence[str]) -> list[Code]:
         """What each of these bookies says when asked for the entry."""
@@ -99,12 +99,12 @@ class WriterWorld:
 
 
 @contextlib.asynccontextmanager
-async def writer_world(bookies: int, **ledger: Any) -> AsyncIterator[WriterWorld]:
+async def writer_world(bookies: int, *, in_process: bool = False, **ledger: Any) -> AsyncIterator[WriterWorld]:
     config = small_config(ledger=LedgerConfig(**{**QUICK, **ledger}))
     config = dataclasses.replace(config, placement=dataclasses.replace(config.placement, quarantine_errors=1_000))
     async with (
-        BookieCluster(bookies, config=config) as cluster,
-        LedgerClient(cluster.store, config, cluster.runtime, local=local_of(cluster)) as client,
+        new_cluster(bookies, config=config) as cluster,
+        LedgerClient(cluster.store, config, cluster.runtime, local=cluster.local if in_process else None) as client,
     ):
         yield WriterWorld(cluster, client)
 
@@ -115,3 +115,19 @@ def bodies(first: int, count: int) -> list[bytes]:
 
 def ensembles(writer: LedgerWriter) -> list[tuple[int, tuple[str, ...]]]:
     return [(fragment.first_entry_id, fragment.ensemble) for fragment in writer.metadata.fragments]
+
+
+async def add_all(writer: LedgerWriter, first: int, count: int) -> list[int]:
+    return list(await asyncio.gather(*[writer.add(body) for body in bodies(first, count)]))
+
+
+async def assert_replicated(world: WriterWorld, writer: LedgerWriter, count: int) -> None:
+    """Every entry can be read, and enough of those whom the metadata names have it."""
+    metadata = await world.client.metadata(writer.ledger_id)
+    for entry_id in range(count):
+        ensemble = metadata.fragment_of(entry_id).ensemble  # type: ignore[arg-type]
+        named = [ensemble[p] for p in write_set(metadata.ensemble_size, metadata.write_quorum, entry_id)]
+        holders = await world.holders(writer, entry_id)
+        running = [bookie for bookie in named if world.cluster.node(bookie).is_running]
+        assert len([bookie for bookie in running if bookie in holders]) >= min(metadata.ack_quorum, len(running))
+    assert await world.payloads(writer) == bodies(0, count)

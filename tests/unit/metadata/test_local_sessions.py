@@ -7,7 +7,7 @@ import asyncio
 from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import CreateMode
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.system import SystemEntropy
 
 
 async def test_what_is_asked_for_while_a_session_is_being_ended_belongs_to_the_next_one() -> None:

@@ -13,7 +13,7 @@ from magnetar.errors import NotEnoughBookiesError
 from magnetar.ids import BookieId
 from magnetar.quorum.candidates import Candidates
 from magnetar.quorum.placement import Adherence
-from magnetar.quorum.region_aware import RegionAwarePlacement
+from magnetar.quorum.rack_aware import RegionAwarePlacement
 from magnetar.quorum.sizes import QuorumSizes
 from tests.unit.quorum.worlds import cluster
 

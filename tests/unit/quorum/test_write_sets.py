@@ -17,10 +17,11 @@ from magnetar.quorum.write_sets import (
     write_set_masks,
     write_sets,
 )
+from tests.rows import every_row
 from tests.unit.quorum.worlds import ALL_SIZES, holders
 
 
-@pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
+@every_row("sizes", ALL_SIZES, ids=str)
 def test_entries_are_dealt_round_the_ensemble_one_position_further_each(sizes: QuorumSizes) -> None:
     for entry_id in range(3 * sizes.ensemble):
         positions = write_set(sizes.ensemble, sizes.write, entry_id)
@@ -30,7 +31,7 @@ def test_entries_are_dealt_round_the_ensemble_one_position_further_each(sizes: Q
             assert is_held(sizes.ensemble, sizes.write, position, entry_id) == (position in positions)
 
 
-@pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
+@every_row("sizes", ALL_SIZES, ids=str)
 def test_the_masks_are_the_write_sets_without_repeats(sizes: QuorumSizes) -> None:
     masks = write_set_masks(sizes.ensemble, sizes.write)
     as_sets = {frozenset(position for position in range(sizes.ensemble) if mask >> position & 1) for mask in masks}
@@ -54,7 +55,7 @@ def test_the_bookies_of_a_write_set_come_in_the_order_of_its_positions() -> None
     assert write_set_bookies(ensemble, 2) == (("b0", "b1"), ("b1", "b2"), ("b2", "b3"), ("b3", "b0"))
 
 
-@pytest.mark.parametrize("sizes", [sizes for sizes in ALL_SIZES if sizes.ack == 1], ids=str)
+@every_row("sizes", [sizes for sizes in ALL_SIZES if sizes.ack == 1], ids=str)
 def test_what_a_position_holds_of_a_range_is_what_is_dealt_to_it(sizes: QuorumSizes) -> None:
     ensemble, write = sizes.ensemble, sizes.write
     for position in range(ensemble):

@@ -7,10 +7,9 @@ from functools import cache
 from itertools import combinations, product
 
 from magnetar.ids import BookieId
-from magnetar.quorum.candidates import Candidates
+from magnetar.quorum.candidates import Candidates, Topology
 from magnetar.quorum.rack_table import RackTable
 from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.topology import Topology
 
 ENSEMBLE_MAX = 6
 ALL_SIZES = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from magnetar.runtime.disk import Buffer
-from magnetar.runtime.system_calls import SystemCalls
+from magnetar.runtime.system_file import SystemCalls
 
 
 class BreakableCalls(SystemCalls):

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from magnetar.runtime.sockets import undelivered_bytes
+from magnetar.runtime.descriptors import undelivered_bytes
 from magnetar.testing.waiting import until
 
 MUCH = 20_000_000

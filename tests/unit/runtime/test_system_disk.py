@@ -14,13 +14,23 @@ import pytest
 
 from magnetar.errors import DiskError, DiskFullError, FileLockedError, FileMissingError
 from magnetar.runtime.disk import Disk
-from magnetar.runtime.system import SystemRuntime
+from magnetar.runtime.system import SystemOffload, SystemRuntime
 from magnetar.runtime.system_disk import SystemDisk
-from magnetar.runtime.system_errors import translate
-from magnetar.runtime.system_offload import SystemOffload
+from magnetar.runtime.system_file import SystemCalls, translate
 from magnetar.testing.contracts.disk import DiskContract, DiskHarness
 from magnetar.testing.contracts.disk_harness import contents, write
 from tests.unit.runtime.breakable_calls import BreakableCalls
+
+
+class NotedCalls(SystemCalls):
+    """Says which files were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def sync_all(self, fd: int) -> None:
+        self.synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        super().sync_all(fd)
 
 
 class SystemDiskHarness(DiskHarness):
@@ -115,6 +125,20 @@ class TestSystemDisk(DiskContract):
         assert root.is_dir()
         await disk.aclose()
 
+    async def test_names_of_an_empty_root_and_of_all_above_it_are_synced(self, tmp_path: Path) -> None:
+        """As a process leaves them that is killed between making and syncing them."""
+        root = tmp_path / "made" / "not" / "synced"
+        root.mkdir(parents=True)
+        calls = NotedCalls()
+        disk = SystemDisk(str(root), SystemOffload("test-disk"), calls)
+        await disk.make_dir("")
+        assert calls.synced[:3] == [root.parent, root.parent.parent, tmp_path]
+        await disk.lock("LOCK")
+        synced = len(calls.synced)
+        await disk.make_dir("below")
+        assert len(calls.synced) == synced, "what has something in it is durable"
+        await disk.aclose()
+
     async def test_lock_names_the_process_that_holds_it(self, harness: SystemDiskHarness) -> None:
         with lock_holder(harness.root / "LOCK") as process:
             with pytest.raises(FileLockedError, match=f"process {process.pid}: stop it"):
@@ -152,6 +176,7 @@ class TestSystemDisk(DiskContract):
 LOCK_HOLDER = """
 import asyncio, sys
 from magnetar.runtime.system import SystemRuntime
+from magnetar.runtime.system_file import SystemCalls
 
 async def main():
     await SystemRuntime().disk(sys.argv[1], name="holder").lock(sys.argv[2])

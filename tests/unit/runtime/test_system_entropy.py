@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.system import SystemEntropy
 from magnetar.testing.contracts.entropy import EntropyContract
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
-from magnetar.runtime.system_offload import SystemOffload
+from magnetar.runtime.system import SystemOffload
 from magnetar.testing.contracts.offload import OffloadContract, OffloadHarness
 from magnetar.testing.waiting import until
 

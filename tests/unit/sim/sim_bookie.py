@@ -12,12 +12,12 @@ from magnetar.config.storage import StorageConfig
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.runtime.metrics import Metrics
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import Crash, DiskTiming
-from magnetar.sim.process_store import SimMetadata
+from magnetar.sim.devices.device import Crash, DiskTiming
+from magnetar.sim.metadata import SimMetadata
 from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.seeds import Delay
 from magnetar.sim.world import World
-from magnetar.testing.bookie_load import BookieLoad
+from workloads.bookie_load import BookieLoad
 
 NODE = "bookie-1"
 PORT = 3181

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 
 import pytest
 
 from magnetar.errors import ClosedError, FileMissingError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import Crash, DiskTiming, SimDevice
-from magnetar.sim.disk import SimDisk
+from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.seeds import Delay
 from tests.unit.sim.worlds import files_after, new_file, outcomes, read_all, turns
 
 PAGE = 4_096
@@ -352,3 +353,44 @@ async def test_durable_is_what_no_power_loss_takes_away() -> None:
     with pytest.raises(FileMissingError):
         await disk.open("a")
     await disk.aclose()
+
+
+# --- the root of a disk ---
+
+
+async def test_a_root_that_was_made_and_not_synced_may_be_gone() -> None:
+    left = set()
+    for seed in range(60):
+        device = SimDevice(seed=str(seed), timing=DiskTiming(operation=Delay(0.001, 0.001), sync=Delay(0.001, 0.001)))
+        disk = SimDisk(device, "node/disk")
+        making = asyncio.ensure_future(disk.make_dir(""))
+        await turns_until(lambda device=device: device.tree.find("node/disk") is not None)
+        device.crash(Crash.POWER_LOSS)
+        left.add(device.tree.find("node/disk") is not None)
+        device.release_dead()
+        await asyncio.gather(making, return_exceptions=True)
+    assert left == {True, False}
+
+
+async def test_a_root_that_a_killed_process_made_is_durable_when_the_next_one_has_made_it_again() -> None:
+    device = SimDevice(seed="root", timing=DiskTiming(operation=Delay(0.001, 0.001), sync=Delay(0.001, 0.001)))
+    making = asyncio.ensure_future(SimDisk(device, "node/disk").make_dir(""))
+    await turns_until(lambda: device.tree.find("node/disk") is not None)
+    device.crash(Crash.KILL)
+    device.release_dead()
+    await asyncio.gather(making, return_exceptions=True)
+    disk = SimDisk(device, "node/disk")
+    await disk.make_dir("")
+    await new_file(disk, "a", b"synced")
+    await disk.sync_dir()
+    device.crash(Crash.DROP_UNSYNCED)
+    assert device.cached("node/disk/a") == b"synced"
+    device.release_dead()
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.000_1)
+    raise AssertionError("it did not happen")

@@ -8,9 +8,9 @@ import pytest
 
 from magnetar.errors import DiskError, DiskFullError, SyncFailedError
 from magnetar.runtime.disk import Disk, File
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk import SimDisk
-from magnetar.sim.disk_faults import Fault
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.devices.faults import Fault
 from tests.unit.sim.worlds import new_file, read_all
 
 SECTOR = 512

@@ -8,10 +8,10 @@ import pytest
 
 from magnetar.errors import FileMissingError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import DiskTiming, SimDevice
-from magnetar.sim.disk import SimDisk
-from magnetar.sim.disk_faults import Fault
+from magnetar.sim.devices.device import DiskTiming, SimDevice
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.devices.faults import Fault
+from magnetar.sim.seeds import Delay
 from magnetar.testing.contracts.disk import DiskContract, DiskHarness
 
 
@@ -66,4 +66,14 @@ class TestSimDisk(DiskContract):
                 await use()
         await disk.make_dir("")
         assert await disk.list() == []
+        await disk.aclose()
+
+    async def test_writing_bytes_again_needs_no_room(self) -> None:
+        device = SimDevice()
+        disk = SimDisk(device)
+        file = await disk.open("a", create=True)
+        await file.append_and_sync([b"12345"])
+        device.leave_room(0)
+        await file.write_again(0, b"12345")
+        await file.aclose()
         await disk.aclose()

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.runtime.offload import Offload
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import Crash
-from magnetar.sim.entropy import WORLD_BEGINS_MS
+from magnetar.runtime.runtime import Offload
+from magnetar.sim.devices.device import Crash
 from magnetar.sim.offload import SimOffload
-from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.runtime import WORLD_BEGINS_MS, SimRuntime
+from magnetar.sim.seeds import Delay
 from magnetar.sim.world import World
-from magnetar.storage.location_index import IndexBatch
+from magnetar.storage.index.location_index import IndexBatch
 from magnetar.storage.open_storage import open_rocksdb_index
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.errors import ClosedError
-from magnetar.sim.delay import Delay
 from magnetar.sim.offload import SimOffload
+from magnetar.sim.seeds import Delay
 from magnetar.testing.contracts.offload import OffloadContract, OffloadHarness
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.sim.image import Change, Cut, Write
+from magnetar.sim.devices.image import Change, Cut, Write, _in_order, _writeback, survived, survived_count
 from magnetar.sim.seeds import seeded
-from magnetar.sim.survival import _in_order, _writeback, survived, survived_count
 
 PENDING: list[Change] = [Write(2, b"34"), Cut(3), Write(3, b"xyz")]
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from magnetar.runtime.disk import Disk, File
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk import SimDisk
-from magnetar.sim.tree import Tree
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.devices.tree import Tree
 
 SEEDS = 60
 

@@ -23,13 +23,13 @@ from magnetar.errors import (
     WrongPasswordError,
 )
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.parts import Parts
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_codec import encode
 from magnetar.spark import entry_reading
 from magnetar.spark.cluster_values import SegmentLedger
 from magnetar.spark.entry_reading import entries_per_piece, read_entries
-from magnetar.testing.bookie_cluster import BookieCluster, small_config
+from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.digests import DigestType, Entry
 
 LEDGER = LedgerConfig(read_batch_bytes_max=20_000, connect_timeout_ms=500, read_timeout_ms=500)
@@ -65,11 +65,11 @@ class World:
 
     async def read(self, ledger: SegmentLedger, first: int, last: int) -> list[bytes]:
         found: list[bytes] = []
-        await collect(found, ledger, first, last, self.client.parts)
+        await collect(found, ledger, first, last, self.client.context)
         return found
 
 
-async def collect(found: list[bytes], ledger: SegmentLedger, first: int, last: int, parts: Parts) -> None:
+async def collect(found: list[bytes], ledger: SegmentLedger, first: int, last: int, parts: LedgerContext) -> None:
     """Adds what comes, also if an error comes behind it."""
     async for at, payloads in read_entries(ledger, first, last, parts):
         assert at == first + len(found)
@@ -178,7 +178,7 @@ async def test_who_stops_early_leaves_nothing_under_way() -> None:
     async with world() as here:
         writer = await here.write([bytes(10_000)] * 100)
         await writer.close()
-        async with contextlib.aclosing(read_entries(await here.segment(writer), 0, 99, here.client.parts)) as chunks:
+        async with contextlib.aclosing(read_entries(await here.segment(writer), 0, 99, here.client.context)) as chunks:
             async for first, _ in chunks:
                 assert first == 0
                 break
@@ -203,7 +203,7 @@ async def test_what_lies_before_an_entry_that_cannot_be_read_comes_before_the_er
         longer = replace(await here.segment(writer), entries=30)
         found: list[bytes] = []
         with pytest.raises(EntryAbsentError, match="entry 20 "):
-            await collect(found, longer, 3, 29, here.client.parts)
+            await collect(found, longer, 3, 29, here.client.context)
         assert found == payloads[3:]
 
 
@@ -228,7 +228,7 @@ async def read_with(reader: Reader, monkeypatch: pytest.MonkeyPatch, entries: in
     ledger = SegmentLedger(7, entries, entries * 10, True, 1, 0, None, b"m", DigestType.CRC32C, b"")
     found: list[bytes] = []
     with pytest.raises(MagnetarError) as caught:
-        await collect(found, ledger, 0, entries - 1, cast("Parts", None))
+        await collect(found, ledger, 0, entries - 1, cast("LedgerContext", None))
     return [int(each) for each in found], caught.value
 
 

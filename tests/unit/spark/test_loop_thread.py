@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.errors import BrokerTimeoutError
 from magnetar.spark.loop_thread import is_loop_thread, iterate, loop, run
-from magnetar.testing.processes import wait_for
+from magnetar.testing.processes.child import wait_for
 
 
 async def _where() -> tuple[int, asyncio.AbstractEventLoop]:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from magnetar.broker.staged_sweeping import BrokerPublisher
+from magnetar.broker.staged.sweeping import BrokerPublisher
 from magnetar.errors import OutcomeUnknownError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import (
@@ -24,12 +24,12 @@ from magnetar.metadata.store import (
     OperationResult,
     Watcher,
 )
-from magnetar.staging.commit import Sink
 from magnetar.staging.publisher import Reached, nothing_reached
 from magnetar.staging.records import Staged
-from magnetar.staging.settings import StagingSettings
-from magnetar.staging.stage import Stager
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.staging.register import StagingSettings
+from magnetar.staging.sink import Sink
+from magnetar.staging.stager import Stager
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world
 

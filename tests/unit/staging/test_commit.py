@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.broker.sink_marks import has_marks
+from magnetar.broker.staged.progress import has_progress
 from magnetar.errors import (
     EpochOrderError,
     JobAlreadyCommittedError,
@@ -22,6 +22,8 @@ from magnetar.staging import intents as intents_module
 from magnetar.staging.paths import SINKS, intent_path, owner_path
 from magnetar.staging.register import Register
 from tests.unit.staging.staging_world import OTHER, OWNER, TOPIC, StagingWorld, staging_world
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Failing:
@@ -43,6 +45,9 @@ class Failing:
 
     async def forget(self, topic: str, owner: str) -> None:
         await self._world.publisher.forget(topic, owner)
+
+    async def note_skip(self, owner: str, epoch: int) -> None:
+        await self._world.publisher.note_skip(owner, epoch)
 
 
 async def test_an_epoch_is_in_its_topics_by_partition_and_nothing_staged_is_left() -> None:
@@ -160,7 +165,7 @@ async def test_of_two_jobs_with_one_id_the_second_hears_that_it_was_too_late() -
         with pytest.raises(JobAlreadyCommittedError):
             await world.sink().commit(OWNER, 0, [second], is_job=True)
         await world.sink().commit(OWNER, 0, [first], is_job=True)  # The same run again: it has been committed.
-        assert not has_marks((await world.broker_world.topic(TOPIC)).log.properties)
+        assert not has_progress((await world.broker_world.topic(TOPIC)).log.properties)
         assert await world.texts() == ["a"]
 
 
@@ -170,7 +175,7 @@ async def test_nothing_of_a_passing_owner_is_kept() -> None:
         assert await world.texts() == ["a"]
         assert await world.store.get(owner_path(OWNER)) is None
         assert await world.store.children(SINKS) == []
-        assert not has_marks((await world.broker_world.topic(TOPIC)).log.properties)
+        assert not has_progress((await world.broker_world.topic(TOPIC)).log.properties)
 
 
 async def test_an_intent_that_is_too_large_for_a_node_is_in_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

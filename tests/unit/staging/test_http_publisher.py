@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.client.http_connection import HttpAnswer
+from magnetar.client.http.connection import HttpAnswer
 from magnetar.errors import (
     BrokerTimeoutError,
     BrokerUnavailableError,
@@ -15,8 +15,8 @@ from magnetar.errors import (
     StagingError,
     StillPublishingError,
 )
-from magnetar.staging import http_publisher
-from magnetar.staging.http_publisher import HttpPublisher, path_of
+from magnetar.staging import publisher as http_publisher
+from magnetar.staging.publisher import HttpPublisher, path_of
 
 TOPIC = "persistent://public/default/a%2Fb c-partition-1"
 

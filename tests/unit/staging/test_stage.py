@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from magnetar.errors import MagnetarError, MetadataUnavailableError, StagingError, TopicNotFoundError
-from magnetar.staging.owner_node import OwnerNode
+from magnetar.staging.intents import OwnerNode
 from magnetar.staging.register import Register
 from tests.unit.staging.staging_world import OTHER, OWNER, TOPIC, entry, staging_world
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_what_is_staged_is_closed_registered_and_in_no_topic() -> None:
@@ -96,7 +98,7 @@ async def test_an_attempt_that_fails_and_cannot_ask_whether_that_matters_says_bo
         monkeypatch.setattr(OwnerNode, "find", away)
         with pytest.raises(MagnetarError, match=str(ledger_id)) as caught:
             await stager.finish()
-        assert caught.value.__notes__ == ["Whether its epoch is decided already could not be asked: away"]
+        assert caught.value.__notes__ == ["It is unknown whether its epoch is decided already: away"]
         await stager.give_up()
 
 

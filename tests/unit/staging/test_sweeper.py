@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from magnetar.errors import ServiceNotReadyError, StagedLedgerGoneError
-from magnetar.staging.paths import SINKS, owner_path
+from magnetar.staging.paths import SINKS, intent_path, owner_path
 from magnetar.staging.register import Register
 from magnetar.staging.sweeper import SweepReport, sweep
 from tests.unit.staging.staging_world import OWNER, TOPIC, StagingWorld, entry, staging_world
+
+pytestmark = pytest.mark.virtual_time
 
 TTL_MS = 3_600_000
 
@@ -18,6 +20,9 @@ class Away:
         raise ServiceNotReadyError("away")
 
     async def forget(self, topic: str, owner: str) -> None:
+        raise ServiceNotReadyError("away")
+
+    async def note_skip(self, owner: str, epoch: int) -> None:
         raise ServiceNotReadyError("away")
 
 
@@ -44,6 +49,30 @@ async def test_an_intent_whose_driver_is_gone_is_published_after_a_while() -> No
         assert report.finished == [(OWNER, 0)]
         assert await world.texts() == ["a"]
         assert await Register(world.store, OWNER).ledger_ids() == []
+
+
+class ProcessEndsError(Exception):
+    """Stands for kill -9."""
+
+
+async def ends() -> None:
+    raise ProcessEndsError
+
+
+async def test_an_intent_that_a_driver_left_after_its_epoch_was_done_goes_with_its_ledgers() -> None:
+    async with staging_world() as world:
+        staged = await world.stage({TOPIC: ["a"]})
+        world.store.before["delete"] = ends  # The intent would go now.
+        with pytest.raises(ProcessEndsError):
+            await world.sink().commit(OWNER, 0, [staged], is_job=True)
+        assert await world.sink().last_done(OWNER) == 0
+        assert (await swept(world)).deleted == []
+        report = await swept(world, later_ms=61_000)
+        assert report.finished == [(OWNER, 0)]
+        assert await world.store.get(intent_path(OWNER, 0)) is None
+        assert await Register(world.store, OWNER).ledger_ids() == []
+        assert not await world.ledger_exists(staged.parts[0].ledger_id)
+        assert await world.texts() == ["a"]
 
 
 async def test_losers_of_an_epoch_that_is_done_are_deleted_and_others_spared() -> None:

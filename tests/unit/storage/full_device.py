@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
-from magnetar.storage import rocksdb_store
+from magnetar.storage.index import rocksdb_store
 
 _NO_ROOM = "IO error: No space left on device: While appending to file: 000004.log: No space left on device"
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalFailedError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk import SimDisk
-from magnetar.sim.entropy import SimEntropy, WallClock
-from magnetar.storage.journal import Journal
-from magnetar.storage.journal_format import JournalRecord, RecordKind
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.runtime import SimEntropy, WallClock
+from magnetar.storage.journal.format import JournalRecord, RecordKind
+from magnetar.storage.journal.journal import Journal
 
 SMALL = JournalConfig(file_bytes_max=4_096, group_bytes_max=512)
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from magnetar.config.storage import StorageConfig
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.device import Crash, DiskTiming
+from magnetar.sim.devices.device import Crash, DiskTiming
 from magnetar.sim.machine import SimMachine
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.frames import add_frame, by_ledger
-from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.storage.index.location_index import LocationIndex
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.ledger_flags import NO_FLAGS
 from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
 from magnetar.storage.open_storage import open_storage
 from magnetar.wire.bookkeeper.hot_path import scan_adds
 
@@ -45,6 +48,12 @@ def add(storage: LedgerStorage, entries: Iterable[bytes]) -> None:
 async def listed(storage: LedgerStorage, ledger_id: int) -> list[int]:
     """Every entry that the storage says it has."""
     return [entry_id async for page in storage.entry_pages(ledger_id) for entry_id in page]
+
+
+async def change_flags(storage: LedgerStorage, ledger_id: int, **changes: Any) -> None:
+    """As a bookie does it: nothing runs between the look at the current flags and the change."""
+    current = await storage.get_flags(ledger_id)
+    storage.set_flags(ledger_id, dataclasses.replace(current or NO_FLAGS, **changes))
 
 
 def small_config(**changes: int) -> StorageConfig:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.errors import EntryMissingError
-from magnetar.storage.extents import Extent
+from magnetar.storage.index.extents import Extent
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import add, entry_bytes, real_storage, small_config
 

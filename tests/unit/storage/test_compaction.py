@@ -10,16 +10,24 @@ import pytest
 from crc32c import crc32c
 
 from magnetar.config.storage import StorageConfig
-from magnetar.errors import DiskFullError, EntryMissingError, LedgerMissingError, LogDamagedError, SyncFailedError
-from magnetar.sim.device import Crash
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.compaction import Compactor, Throttle
-from magnetar.storage.entry_log_format import encode_header, log_path
-from magnetar.storage.extents import Extent
+from magnetar.errors import (
+    DiskError,
+    DiskFullError,
+    EntryMissingError,
+    LedgerMissingError,
+    LogDamagedError,
+    SyncFailedError,
+)
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.devices.faults import Fault
+from magnetar.storage.entry_log.compaction import Compactor, LogUsage, Survey, Throttle
+from magnetar.storage.entry_log.format import encode_header, log_path
+from magnetar.storage.index.extents import Extent
+from magnetar.storage.index.memory_store import MemoryImage
+from magnetar.storage.index.rebuild import rebuild_index
 from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.log_survey import LogUsage, Survey
-from magnetar.storage.memory_store import MemoryImage
-from magnetar.storage.rebuild import rebuild_index
+from magnetar.testing.waiting import until
 from tests.unit.storage.samples import Counter, World, add, check, entry_bytes, listed, real_storage, small_config
 
 Entries = dict[tuple[int, int], bytes]
@@ -94,6 +102,35 @@ async def test_a_log_without_a_living_ledger_is_removed_and_its_name_does_not_co
     await check(storage, expected)
     await storage.aclose()
     world.machine.release_dead()
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+async def test_a_log_that_could_not_be_removed_is_removed_by_the_next_round(
+    is_dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(config=config())
+    storage = await world.open()
+    expected = await write(storage, [1] if is_dead else [1, 2])
+    expected |= await write(storage, [2])
+    await delete(storage, expected, 1)
+    compactor = compactor_of(storage)
+    remove = SimDisk.remove
+
+    async def refuse(disk: SimDisk, path: str) -> None:
+        raise DiskError(f"cannot remove {path}: Input/output error (EIO)")
+
+    monkeypatch.setattr(SimDisk, "remove", refuse)
+    await until(lambda: asyncio.get_running_loop().time() > compactor._major_at, "the end of the interval")
+    await compactor.run()
+    assert 0 in storage.dirs.log_ids(), "it takes room still"
+    assert 0 in compactor.damaged
+    monkeypatch.setattr(SimDisk, "remove", remove)
+    await compactor.run()
+    assert 0 not in storage.dirs.log_ids()
+    assert world.devices[0].tree.find(log_path(0)) is None
+    assert compactor.damaged == {}
+    await check(storage, expected)
+    await storage.aclose()
 
 
 @pytest.mark.parametrize("dirs", [1, 3])
@@ -657,7 +694,7 @@ async def test_the_throttle_spreads_bytes_over_time(monkeypatch: pytest.MonkeyPa
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("magnetar.storage.compaction.asyncio.sleep", sleep)
+    monkeypatch.setattr("magnetar.storage.entry_log.compaction.asyncio.sleep", sleep)
     throttle = Throttle(1000)
     for _ in range(4):
         await throttle.wait(500)

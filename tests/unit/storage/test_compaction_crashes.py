@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from magnetar.errors import MagnetarError
-from magnetar.sim.device import Crash
-from magnetar.storage.compaction import Compactor
+from magnetar.sim.devices.device import Crash
+from magnetar.storage.entry_log.compaction import Compactor
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import World, add, check, entry_bytes
 from tests.unit.storage.test_compaction import compact_all, compactor_of, config, delete, interleaved, referenced_logs
@@ -66,8 +66,8 @@ class Workload:
 def _many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a crash finds a copy between two of its writes, and between two moves of its extents."""
     monkeypatch.setattr("magnetar.storage.flush.SLICE_BYTES", 600)
-    monkeypatch.setattr("magnetar.storage.compaction.SLICE_BYTES", 600)
-    monkeypatch.setattr("magnetar.storage.compaction._MOVES_MAX", 6)
+    monkeypatch.setattr("magnetar.storage.entry_log.compaction.SLICE_BYTES", 600)
+    monkeypatch.setattr("magnetar.storage.entry_log.compaction._MOVES_MAX", 6)
 
 
 @pytest.mark.parametrize("kind", list(Crash))

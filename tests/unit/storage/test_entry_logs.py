@@ -10,8 +10,10 @@ import pytest
 from magnetar.errors import DiskError, LogDamagedError, StorageDamagedError
 from magnetar.runtime.system import SystemRuntime
 from magnetar.runtime.system_file import SystemFile
-from magnetar.storage.entry_log_format import (
+from magnetar.sim.effort import measured
+from magnetar.storage.entry_log.format import (
     BLOCK_HEADER_BYTES,
+    ENTRIES,
     HEADER_BYTES,
     Block,
     decode_block,
@@ -21,10 +23,10 @@ from magnetar.storage.entry_log_format import (
     log_id_of,
     log_path,
 )
-from magnetar.storage.entry_log_reader import Damage, EntryLogReader
-from magnetar.storage.entry_log_writer import EntryLogWriter, NewBlock
-from magnetar.storage.extents import BlockPlace
-from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
+from magnetar.storage.entry_log.reader import Damage, EntryLogReader
+from magnetar.storage.entry_log.writer import EntryLogWriter, NewBlock
+from magnetar.storage.index.extents import BlockPlace
 from tests.unit.storage.samples import add, chunk_of, entry_bytes, real_storage, small_config
 
 
@@ -194,6 +196,22 @@ async def test_scan_tells_a_torn_end_from_damage_inside(tmp_path: Path) -> None:
         Damage(0, places[1].offset, places[2].offset, is_tail=False),
         Damage(0, places[4].offset, len(data) - 10, is_tail=True),
     ]
+    await logs.aclose()
+
+
+async def test_torn_end_full_of_what_looks_like_blocks_is_searched_once(tmp_path: Path) -> None:
+    logs = await open_logs(tmp_path)
+    (place,) = await logs.writer.append([block_of(7, range(5))])
+    await logs.writer.sync()
+    path = tmp_path / "0" / log_path(0)
+    chosen = ENTRIES.to_bytes(4, "little") * (2**16 // 4)
+    path.write_bytes(path.read_bytes() + chosen)
+    with measured() as effort:
+        found = [found async for found in logs.reader.scan(0)]
+    assert [type(each) for each in found] == [Block, Damage]
+    assert found[1] == Damage(0, place.offset + place.size, path.stat().st_size, is_tail=True)
+    assert logs.reader.bytes_read < 4 * len(chosen)
+    assert effort.lines < 4 * len(chosen)
     await logs.aclose()
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from magnetar.runtime.runtime import Runtime
 from magnetar.sim.machine import SimMachine
-from magnetar.storage.entry_pages import entry_pages
-from magnetar.storage.extents import BlockPlace, Extent, extents_of
-from magnetar.storage.location_index import IndexBatch, LocationIndex
-from magnetar.storage.memory_store import MemoryStore
+from magnetar.storage.index.extents import BlockPlace, Extent, extents_of
+from magnetar.storage.index.location_index import IndexBatch, LocationIndex
+from magnetar.storage.index.memory_store import MemoryStore
+from magnetar.storage.ledger_storage import entry_pages
 from magnetar.storage.write_cache import WriteCache
 
 LEDGER = 7

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from magnetar.errors import LedgerMissingError, MetadataUnavailableError
-from magnetar.storage.garbage import GarbageCollector
+from magnetar.storage.entry_log.garbage import GarbageCollector
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import KEY, World, add, entry_bytes, listed, small_config
@@ -162,7 +162,7 @@ async def test_a_round_deletes_no_more_than_its_limit_and_the_next_goes_on(stora
     assert await garbage.collect() == 2
 
 
-async def test_full_tombstones_keep_fenced_ledgers_and_let_the_others_go() -> None:
+async def test_full_tombstones_keep_fences_and_let_all_entries_go() -> None:
     world = World(config=small_config(tombstones_max=1))
     storage = await world.open()
     for ledger_id in (1, 2):
@@ -171,8 +171,11 @@ async def test_full_tombstones_keep_fenced_ledgers_and_let_the_others_go() -> No
     fill(storage, 1, 2, 3)
     await storage.flush()
     garbage = collector(storage, Catalogue())
-    assert await garbage.collect() == 2
-    assert await storage.list_ledgers() == [2]
+    assert await garbage.collect() == 3
+    assert await storage.list_ledgers() == []
+    assert (await storage.get_flags(2) or LedgerFlags()).fenced
+    assert await garbage.collect() == 0
+    assert garbage.statistics.doubtful == 1
     await storage.aclose()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import IndexDamagedError
-from magnetar.storage.extents import ID_MAX, SPAN, BlockPlace, Extent, decode, encode, extents_of
+from magnetar.storage.index.extents import ID_MAX, SPAN, BlockPlace, Extent, decode, encode, extents_of
 from magnetar.storage.ledger_flags import LedgerFlags, decode_flags, encode_flags
 
 IDS = st.lists(st.integers(0, 5000) | st.integers(0, ID_MAX), min_size=1, max_size=50, unique=True).map(sorted)

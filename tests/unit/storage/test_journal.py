@@ -16,10 +16,10 @@ from magnetar.errors import (
     SyncFailedError,
 )
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.journal import Journal
-from magnetar.storage.journal_format import JournalRecord, RecordKind, file_name
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.faults import Fault
+from magnetar.storage.journal.format import JournalRecord, RecordKind, file_name
+from magnetar.storage.journal.journal import Journal
 from tests.unit.storage.journal_worlds import Life, files, live, numbered, replay_of, wait_until
 
 FIRST = f"journal/{file_name(1)}"

@@ -13,11 +13,18 @@ import pytest
 
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalDamagedError, MagnetarError
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.journal_format import FILE_HEADER_BYTES, RecordKind
-from tests.unit.storage.journal_worlds import Life, Replay, bury, files, live
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.faults import Fault
+from magnetar.storage.journal.format import (
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    RecordKind,
+    file_name,
+)
+from tests.unit.storage.journal_worlds import Life, Replay, bury, files, live, wait_until
 
+FIRST = f"journal/{file_name(1)}"
 SEEDS = 100
 LIVES = 6
 PREALLOCATED = (0, 64 * 2**10, 2**20)  # Never; when groups happen to be small; always.
@@ -72,11 +79,19 @@ class World:
         await self.turns(self.random.randint(0, 600))
         if self.random.random() < 0.2:
             await asyncio.gather(*submitters, flusher, return_exceptions=True)
-            await life.journal.aclose()
+            await self.close(life)
         self.note_durable(life)
         self.device.faults.rates.clear()
         await life.crash(self.crash_kind())
         await asyncio.gather(*submitters, flusher, return_exceptions=True)
+
+    async def close(self, life: Life) -> None:
+        """In some lives to its end; in the others the crash comes in the middle of it."""
+        closing = asyncio.create_task(life.journal.aclose(), name="journal-closing")
+        if self.random.random() < 0.4:
+            await closing
+        else:
+            await self.turns(self.random.randint(0, 12))
 
     async def submit_many(self, life: Life, submitter: int) -> None:
         for n in range(self.random.randint(0, 60)):
@@ -149,6 +164,35 @@ async def test_the_crashes_above_do_something() -> None:
     assert failed
 
 
+async def test_a_closing_group_that_was_written_and_not_synced_is_durable_once_the_next_life_has_read_it() -> None:
+    device = SimDevice(seed="closing")
+    life = await live(device, config=config(0))
+    await life.write(b"first")
+    written = len(files(device)[FIRST])
+    closing = asyncio.create_task(life.journal.aclose(), name="journal-closing")
+    await wait_until(lambda: len(files(device)[FIRST]) > written)
+    assert device.durable(FIRST) == device.cached(FIRST)[:written], "it is killed before the sync"
+    await life.crash(Crash.KILL)
+    await asyncio.gather(closing, return_exceptions=True)
+    life = await live(device, config=config(0), is_begun=True)
+    assert device.durable(FIRST) == device.cached(FIRST)
+    assert len(device.cached(FIRST)) > written
+    await life.crash(Crash.KILL)
+
+
+async def test_only_the_last_group_is_written_again_by_the_next_life() -> None:
+    device = SimDevice(seed="again")
+    life = await live(device)
+    await life.write(b"first", b"x" * 1_000, b"last")
+    await life.crash(Crash.KILL)
+    written: list[int] = []
+    image = device.tree.file(FIRST)
+    note, image.write = image.write, lambda offset, data: (written.append(len(data)), note(offset, data))[1]  # type: ignore[method-assign]
+    life = await live(device, is_begun=True)
+    assert written == [GROUP_HEADER_BYTES + RECORD_HEADER_BYTES + len(b"last")]
+    await life.crash(Crash.KILL)
+
+
 # --- is every sync needed? ---
 
 
@@ -180,6 +224,13 @@ async def acknowledged_records_survive(device: SimDevice, bodies: list[bytes]) -
 
 
 async def replayed_records_survive(device: SimDevice, bodies: list[bytes]) -> None:
+    """Also one that was written, and not synced, when its life was killed."""
+    life = await live(device, seed="killed", is_begun=True)
+    body = b"never acknowledged"
+    life.submit(body)
+    await wait_until(lambda: any(body in data for data in files(device).values()))
+    await life.crash(Crash.KILL)
+    bodies.append(body)
     for seed in range(3):
         life = await live(device, seed=str(seed), is_begun=True)
         assert [body for _, body in life.replayed] == bodies
@@ -227,7 +278,7 @@ async def test_each_sync_is_needed() -> None:
     assert sorted({site.rpartition(":")[2] for site in sites}) == [
         "Journal._write",
         "Journal._write_end",
-        "JournalFiles._write_anew",
+        "JournalFiles._make_durable",
         "JournalFiles.create",
         "JournalFiles.forget_through",
         "JournalFiles.open",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import JournalDamagedError
-from magnetar.storage.journal_format import (
+from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
     ExplicitLac,
@@ -28,7 +28,7 @@ from magnetar.storage.journal_format import (
     is_intact,
     record_header,
 )
-from magnetar.storage.journal_queue import JournalQueue
+from magnetar.storage.journal.journal import JournalQueue
 
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

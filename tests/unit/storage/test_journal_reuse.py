@@ -6,9 +6,10 @@ import pytest
 
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalDamagedError, SyncFailedError
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.journal_format import FILE_HEADER_BYTES, decode_file_header, decode_group_header, file_name
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.faults import Fault
+from magnetar.sim.effort import measured
+from magnetar.storage.journal.format import FILE_HEADER_BYTES, decode_file_header, decode_group_header, file_name
 from tests.unit.storage.journal_worlds import Life, files, live, numbered, replay_of
 
 CONFIG = JournalConfig(file_bytes_max=4_096, group_bytes_max=4_096, preallocated_bytes=0, spare_files_max=2)
@@ -162,6 +163,27 @@ async def test_former_groups_do_not_make_a_prepared_file_look_used() -> None:
     replayed = await replay_of(device, mark=20)
     assert replayed == numbered(*bodies(21, 24), first=21)[: len(replayed)], "a torn tail, for nothing is behind it"
     assert len(replayed) < 4
+
+
+@pytest.mark.parametrize("pattern", [b"MNJG", b"MNJG" + bytes(28), bytes(4), b"mgntrlog"])
+async def test_what_clients_wrote_into_a_file_does_not_make_reading_it_again_expensive(pattern: bytes) -> None:
+    config = JournalConfig(file_bytes_max=2**18, group_bytes_max=2**17, preallocated_bytes=0, spare_files_max=4)
+    device = SimDevice()
+    life = await live(device, config=config)
+    record = pattern * (2**16 // len(pattern))
+    await life.write(*[record + b"%d" % number for number in range(20)])
+    await life.wait_prepared()
+    await life.journal.forget_through(20)
+    await life.write(*[record + b"%d" % number for number in range(20, 30)])  # The last file is one that is used again.
+    await life.wait_prepared()
+    await life.crash(Crash.KILL)
+    assert len(reused(device)) > 1
+    size = sum(len(data) for data in files(device).values())
+    already_read = device.bytes_read
+    with measured() as effort:
+        await replay_of(device, mark=20)
+    assert effort.lines < 3_000 + size // 100
+    assert device.bytes_read - already_read < 8 * size
 
 
 def decode_number(path: str) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import SyncFailedError
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.journal_format import file_name
-from magnetar.storage.journal_room import RoomPolicy
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.faults import Fault
+from magnetar.storage.journal.files import RoomPolicy
+from magnetar.storage.journal.format import file_name
 from tests.unit.storage.journal_worlds import live, numbered, replay_of, wait_until
 
 FIRST = f"journal/{file_name(1)}"

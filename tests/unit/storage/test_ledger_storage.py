@@ -20,15 +20,26 @@ from magnetar.errors import (
     SyncFailedError,
     TombstonesFullError,
 )
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import DiskTiming
-from magnetar.sim.disk_faults import Fault
-from magnetar.storage.entry_log_format import Block
-from magnetar.storage.entry_log_writer import NewBlock
-from magnetar.storage.extents import BlockPlace, Extent
+from magnetar.sim.devices.device import DiskTiming
+from magnetar.sim.devices.faults import Fault
+from magnetar.sim.seeds import Delay
+from magnetar.storage.entry_log.format import Block
+from magnetar.storage.entry_log.writer import NewBlock
+from magnetar.storage.index.extents import BlockPlace, Extent
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
-from tests.unit.storage.samples import KEY, Counter, World, add, check, entry_bytes, listed, real_storage, small_config
+from tests.unit.storage.samples import (
+    KEY,
+    Counter,
+    World,
+    add,
+    change_flags,
+    check,
+    entry_bytes,
+    listed,
+    real_storage,
+    small_config,
+)
 
 DAY_MS = 86_400_000
 Open: TypeAlias = Callable[..., Awaitable[LedgerStorage]]
@@ -293,7 +304,7 @@ async def test_index_behind_the_journals_mark_is_refused(tmp_path: Path) -> None
     await storage.flush()
     await storage.aclose()
     await (await real_storage(tmp_path, submitted=submitted, mark=10)).aclose()
-    with pytest.raises(IndexDamagedError, match=r"up to journal record 10, but the journal was told 11"):
+    with pytest.raises(IndexDamagedError, match=r"up to journal record 10, but the journal.s mark is 11"):
         await real_storage(tmp_path, submitted=submitted, mark=11)
 
 
@@ -308,7 +319,7 @@ async def test_second_process_is_refused_and_leaves_the_first_alone(tmp_path: Pa
 
 
 def test_block_larger_than_a_cache_is_refused() -> None:
-    with pytest.raises(ConfigError, match="block_bytes exceeds write_cache_bytes_max"):
+    with pytest.raises(ConfigError, match=r"storage\.block_bytes exceeds storage\.write_cache_bytes_max"):
         small_config(write_cache_bytes_max=4096, block_bytes=8192)
 
 
@@ -361,7 +372,7 @@ async def test_full_disk_loses_nothing_and_the_flush_succeeds_when_there_is_room
     used = world.devices[0].usage()
     expected = some_entries()
     add(storage, expected.values())
-    await storage.fence(9)
+    await change_flags(storage, 9, fenced=True)
     world.submitted.value = 5
     world.devices[0].leave_room(room)
     for _ in range(2):
@@ -464,11 +475,13 @@ async def test_deletions_go_on_below_the_reserve_of_flushes_but_not_to_the_last_
 async def test_tombstones_expire_only_where_the_index_has_room() -> None:
     world = World(config=small_config(index_reserve_bytes=1000))
     storage = await world.open()
-    await storage.fence(7)
+    await change_flags(storage, 7, fenced=True)
     await storage.delete_ledger(7)
     world.devices[0].leave_room(249)
     assert await storage.expire_tombstones() == 0, "nothing to write, nothing to refuse"
-    world.machine.clock.jump(8 * DAY_MS)
+    world.devices[0].capacity_bytes = None
+    storage = await a_while_later(world, storage, 8 * DAY_MS)
+    world.devices[0].leave_room(249)
     with pytest.raises(DiskFullError, match="index_reserve_bytes"):
         await storage.expire_tombstones()
     assert storage.statistics().tombstones == 1
@@ -587,7 +600,7 @@ async def test_index_that_points_to_the_wrong_block_is_an_error() -> None:
     storage = await world.open()
     add(storage, [entry_bytes(ledger, entry) for ledger in (1, 2) for entry in range(10)])
     await storage.flush()
-    from magnetar.storage.location_index import IndexBatch
+    from magnetar.storage.index.location_index import IndexBatch
 
     (right,) = await storage.index.find_all(2, 9)
     wrong = right._replace(ledger_id=3)
@@ -618,16 +631,16 @@ async def test_read_error_is_not_a_no() -> None:
 async def test_flags_are_seen_at_once_and_survive_with_the_next_flush(reopen: Open) -> None:
     storage = await reopen()
     assert await storage.get_flags(7) is None
-    await storage.set_master_key(7, KEY)
-    await storage.fence(7)
-    await storage.set_explicit_lac(7, b"lac")
-    await storage.set_limbo(7, limbo=True)
+    await change_flags(storage, 7, master_key=KEY)
+    await change_flags(storage, 7, fenced=True)
+    await change_flags(storage, 7, explicit_lac=b"lac")
+    await change_flags(storage, 7, limbo=True)
     flags = LedgerFlags(master_key=KEY, fenced=True, limbo=True, explicit_lac=b"lac")
     assert await storage.get_flags(7) == flags
     await storage.flush()
     storage = await reopen()
     assert await storage.get_flags(7) == flags
-    await storage.set_limbo(7, limbo=False)
+    await change_flags(storage, 7, limbo=False)
     assert (await storage.get_flags(7) or flags).fenced
     with pytest.raises(EntryMissingError):
         await storage.get_entry(7, 0)
@@ -638,13 +651,13 @@ async def test_concurrent_changes_of_flags_lose_none() -> None:
     world = World(timing=DiskTiming(operation=Delay(0, 0.001), sync=Delay(0, 0.001)))
     for round_number in range(30):
         storage = await world.open()
-        await storage.set_master_key(round_number, KEY)
+        await change_flags(storage, round_number, master_key=KEY)
         await asyncio.gather(
-            storage.set_explicit_lac(round_number, b"a"),
+            change_flags(storage, round_number, explicit_lac=b"a"),
             storage.flush(),
-            storage.fence(round_number),
+            change_flags(storage, round_number, fenced=True),
             storage.flush(),
-            storage.set_limbo(round_number, limbo=True),
+            change_flags(storage, round_number, limbo=True),
             storage.flush(),
         )
         await storage.flush()
@@ -658,7 +671,7 @@ async def test_concurrent_changes_of_flags_lose_none() -> None:
 async def test_stale_look_into_the_index_does_not_undo_a_flush() -> None:
     world = World()
     storage = await world.open()
-    await storage.set_master_key(7, KEY)
+    await change_flags(storage, 7, master_key=KEY)
     await storage.flush()
     before = await storage.index.flags(7)
     real_flags = storage.index.flags
@@ -674,7 +687,7 @@ async def test_stale_look_into_the_index_does_not_undo_a_flush() -> None:
         return before
 
     storage.index.flags = slow_flags  # type: ignore[method-assign]
-    await storage.set_explicit_lac(7, b"lac")
+    await change_flags(storage, 7, explicit_lac=b"lac")
     assert (await storage.get_flags(7) or LedgerFlags()).fenced
     await storage.aclose()
 
@@ -686,7 +699,7 @@ async def test_deleted_ledger_is_gone_everywhere_and_others_stay(reopen: Open) -
     await storage.flush()
     await check(storage, expected)
     add(storage, [entry_bytes(1, 100)])
-    await storage.set_master_key(1, KEY)
+    await change_flags(storage, 1, master_key=KEY)
     await storage.delete_ledger(1)
     with pytest.raises(LedgerMissingError):
         await storage.get_entry(1, 3)
@@ -703,7 +716,7 @@ async def test_ledger_deleted_between_two_tries_of_a_flush_does_not_come_back() 
         world = World()
         storage = await world.open()
         add(storage, some_entries().values())
-        await storage.set_master_key(1, KEY)
+        await change_flags(storage, 1, master_key=KEY)
         if error_in_index:
             world.image.fail_next_write = DiskFullError("no room")
         else:
@@ -721,8 +734,8 @@ async def test_ledger_deleted_between_two_tries_of_a_flush_does_not_come_back() 
 async def test_fence_outlives_the_deletion_of_its_ledger(reopen: Open) -> None:
     storage = await reopen()
     add(storage, [entry_bytes(7, 0)])
-    await storage.set_master_key(7, KEY)
-    await storage.fence(7)
+    await change_flags(storage, 7, master_key=KEY)
+    await change_flags(storage, 7, fenced=True)
     await storage.delete_ledger(7)
     storage = await reopen()
     flags = await storage.get_flags(7)
@@ -739,41 +752,87 @@ async def test_fence_outlives_the_deletion_of_its_ledger(reopen: Open) -> None:
 async def test_tombstones_expire_after_a_week_and_not_before() -> None:
     world = World()
     storage = await world.open()
-    await storage.fence(7)
+    await change_flags(storage, 7, fenced=True)
     await storage.delete_ledger(7)
-    world.machine.clock.jump(7 * DAY_MS - 60_000)
+    storage = await a_while_later(world, storage, 7 * DAY_MS - 60_000)
     assert await storage.expire_tombstones() == 0
     assert (await storage.get_flags(7) or LedgerFlags()).fenced
-    world.machine.clock.jump(120_000)
+    storage = await a_while_later(world, storage, 120_000)
     assert await storage.expire_tombstones() == 1
     assert await storage.get_flags(7) is None
     assert storage.statistics().tombstones == 0
     await storage.aclose()
 
 
-async def test_too_many_tombstones_keep_a_fenced_ledger_and_not_an_open_one() -> None:
+async def a_while_later(world: World, storage: LedgerStorage, pause_ms: int) -> LedgerStorage:
+    """The process ends, and another one begins after this time."""
+    await storage.flush()
+    await storage.aclose()
+    world.machine.clock.jump(pause_ms)
+    return await world.open()
+
+
+async def test_a_clock_that_jumps_ahead_lets_no_fence_go() -> None:
+    world = World()
+    storage = await world.open()
+    await change_flags(storage, 7, fenced=True)
+    await storage.delete_ledger(7)
+    world.machine.clock.jump(30 * DAY_MS)
+    assert await storage.expire_tombstones() == 0
+    assert (await storage.get_flags(7) or LedgerFlags()).fenced
+    await change_flags(storage, 8, fenced=True)
+    await storage.delete_ledger(8)
+    world.machine.clock.jump(-30 * DAY_MS)
+    storage = await a_while_later(world, storage, 8 * DAY_MS)
+    assert await storage.expire_tombstones() == 2
+    await storage.aclose()
+
+
+async def test_a_tombstone_from_the_future_expires_like_one_that_is_made_now() -> None:
+    world = World()
+    world.machine.clock.jump(3_650 * DAY_MS)
+    storage = await world.open()
+    await change_flags(storage, 7, fenced=True)
+    await storage.delete_ledger(7)
+    storage = await a_while_later(world, storage, -3_650 * DAY_MS)
+    assert await storage.expire_tombstones() == 0
+    storage = await a_while_later(world, storage, 6 * DAY_MS)
+    assert await storage.expire_tombstones() == 0
+    storage = await a_while_later(world, storage, 2 * DAY_MS)
+    assert await storage.expire_tombstones() == 1
+    await storage.aclose()
+
+
+async def test_too_many_tombstones_keep_a_fence_and_let_the_entries_go() -> None:
     world = World(config=small_config(tombstones_max=2))
     storage = await world.open()
     for ledger in range(3):
-        await storage.fence(ledger)
+        await change_flags(storage, ledger, fenced=True)
         add(storage, [entry_bytes(ledger, 0)])
     await storage.delete_ledger(0)
     await storage.delete_ledger(1)
+    await storage.delete_ledger(2)
+    assert await storage.list_ledgers() == []
+    assert await storage.get_flags(2) == LedgerFlags(fenced=True)
     with pytest.raises(TombstonesFullError, match="tombstones_max"):
         await storage.delete_ledger(2)
-    await check(storage, {(2, 0): entry_bytes(2, 0)})
+    assert storage.statistics().tombstones == 2
     add(storage, [entry_bytes(3, 0)])
     await storage.delete_ledger(3)
+    storage = await a_while_later(world, storage, 8 * DAY_MS)
+    assert await storage.expire_tombstones() == 2
+    await storage.delete_ledger(2)
+    assert storage.statistics().tombstones == 1
     await storage.aclose()
 
 
 async def test_ledger_used_again_after_its_deletion_is_still_fenced_and_does_not_expire() -> None:
     world = World()
     storage = await world.open()
-    await storage.fence(7)
+    await change_flags(storage, 7, fenced=True)
     await storage.delete_ledger(7)
     add(storage, [entry_bytes(7, 0)])
-    await storage.set_master_key(7, KEY)
+    await change_flags(storage, 7, master_key=KEY)
     assert storage.statistics().tombstones == 0
     await storage.flush()
     world.machine.clock.jump(30 * DAY_MS)

@@ -11,12 +11,12 @@ import pytest
 from magnetar.errors import DiskError, DiskFullError, FileLockedError, IndexDamagedError, SyncFailedError
 from magnetar.runtime.system import SystemRuntime
 from magnetar.sim.machine import SimMachine
-from magnetar.storage import rocksdb_store
-from magnetar.storage.location_index import IndexBatch, LocationIndex
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.index import rocksdb_store
+from magnetar.storage.index.location_index import IndexBatch, LocationIndex
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.index.ordered_store import Changes
+from magnetar.storage.index.rocksdb_store import RocksDbStore, translate
 from magnetar.storage.open_storage import open_rocksdb_index
-from magnetar.storage.ordered_store import Changes
-from magnetar.storage.rocksdb_store import RocksDbStore, translate
 from magnetar.testing.contracts.location_index import IndexHarness, LocationIndexContract, extents
 from tests.unit.storage.full_device import FullDevice, FullOnce
 
@@ -36,7 +36,7 @@ class MemoryHarness(IndexHarness):
         self._open()
 
     async def crash(self) -> None:
-        from magnetar.sim.device import Crash
+        from magnetar.sim.devices.device import Crash
 
         self.machine.crash(Crash.POWER_LOSS)
         self._open()
@@ -244,7 +244,7 @@ class TestLostFiles:
                 file.unlink()
         before = {file.name: file.read_bytes() for file in path.iterdir()}
         for _ in range(2):
-            with pytest.raises(IndexDamagedError, match=r"CURRENT is gone.*magnetar bookie index rebuild"):
+            with pytest.raises(IndexDamagedError, match=r"CURRENT is missing.*magnetar bookie index rebuild"):
                 RocksDbStore(str(path), read_only=read_only)
         assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
@@ -269,6 +269,34 @@ class TestLostFiles:
             store.write(Changes(put=[(b"c", b"3")]))
             assert list(store.ascending(b"", b"z")) == [(b"c", b"3")]
             store.close()
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    @pytest.mark.parametrize("damage", ["cut", "zeroed"])
+    def test_manifest_without_its_end_is_refused_and_nothing_of_the_index_changes(
+        self, tmp_path: Path, damage: str, read_only: bool
+    ) -> None:
+        """RocksDB would open an older set of tables, and delete the others."""
+        store = RocksDbStore(str(tmp_path / "made"))
+        for number in range(3):
+            store.write(Changes(put=[(b"%d" % number, b"value")]))
+            store._db.flush()
+        store.write(Changes(put=[(b"3", b"value")]))
+        shutil.copytree(tmp_path / "made", tmp_path / "killed")
+        store.close()
+        manifest = next((tmp_path / "killed").glob("MANIFEST-*")).name
+        content = (tmp_path / "killed" / manifest).read_bytes()
+        for size in range(0, len(content), 97):
+            path = tmp_path / "index"
+            shutil.copytree(tmp_path / "killed", path)
+            (path / manifest).write_bytes(content[:size] + bytes(len(content) - size if damage == "zeroed" else 0))
+            tables = sorted(file.name for file in path.glob("*.sst"))
+            with pytest.raises(IndexDamagedError, match="magnetar bookie index rebuild"):
+                RocksDbStore(str(path), read_only=read_only)
+            assert sorted(file.name for file in path.glob("*.sst")) == tables
+            shutil.rmtree(path)
+        whole = RocksDbStore(str(tmp_path / "killed"), read_only=read_only)
+        assert [whole.get(b"%d" % number) for number in range(4)] == [b"value"] * 4
+        whole.close()
 
     @pytest.mark.parametrize("read_only", [False, True])
     def test_without_its_manifest_the_error_says_what_to_do(self, path: Path, read_only: bool) -> None:

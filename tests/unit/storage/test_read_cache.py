@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.storage.entry_log_format import BLOCK_HEADER_BYTES, ENTRIES, decode_block, encode_block
-from magnetar.storage.read_ahead import LedgerRun, ledger_run
-from magnetar.storage.read_cache import ReadCache
+from magnetar.storage.entry_log.format import BLOCK_HEADER_BYTES, ENTRIES, decode_block, encode_block
+from magnetar.storage.read_cache import LedgerRun, ReadCache, ledger_run
 from tests.unit.storage.samples import chunk_of, entry_bytes
 
 

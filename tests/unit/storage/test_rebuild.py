@@ -10,16 +10,16 @@ from crc32c import crc32c
 
 from magnetar.errors import DiskFullError
 from magnetar.runtime.system import SystemRuntime
-from magnetar.storage.entry_log_format import encode_header, log_path
-from magnetar.storage.entry_log_reader import EntryLogReader
-from magnetar.storage.extents import Extent
-from magnetar.storage.ledger_dirs import LedgerDirs
+from magnetar.storage.entry_log.format import encode_header, log_path
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
+from magnetar.storage.entry_log.reader import EntryLogReader
+from magnetar.storage.index.extents import Extent
+from magnetar.storage.index.location_index import LocationIndex
+from magnetar.storage.index.memory_store import MemoryImage
+from magnetar.storage.index.rebuild import RebuildReport, rebuild_index
 from magnetar.storage.ledger_flags import LedgerFlags
-from magnetar.storage.location_index import LocationIndex
-from magnetar.storage.memory_store import MemoryImage
 from magnetar.storage.open_storage import open_rocksdb_index
-from magnetar.storage.rebuild import RebuildReport, rebuild_index
-from tests.unit.storage.samples import KEY, World, add, check, entry_bytes, real_storage, small_config
+from tests.unit.storage.samples import KEY, World, add, change_flags, check, entry_bytes, real_storage, small_config
 
 
 async def all_extents(index: LocationIndex) -> list[Extent]:
@@ -41,7 +41,7 @@ async def test_rebuilt_index_has_every_location_and_no_other(tmp_path: Path) -> 
     storage = await real_storage(tmp_path, dirs=2)
     for seed in range(8):
         add(storage, entries(seed, 60))
-        await storage.fence(seed)
+        await change_flags(storage, seed, fenced=True)
         await storage.flush()
     before, flags = await all_extents(storage.index), await storage.index.all_flags()
     new = await open_rocksdb_index(SystemRuntime(), str(tmp_path / "new"))
@@ -73,7 +73,7 @@ async def world_with_entries() -> tuple[World, dict[tuple[int, int], bytes]]:
     storage = await world.open()
     expected = {(ledger, entry): entry_bytes(ledger, entry, 200) for ledger in range(3) for entry in range(20)}
     add(storage, expected.values())
-    await storage.set_master_key(1, KEY)
+    await change_flags(storage, 1, master_key=KEY)
     await storage.flush()
     await storage.aclose()
     return world, expected
@@ -209,13 +209,13 @@ async def world_after_a_crash(*ledgers: int) -> World:
     world.submitted.value = 1
     for ledger_id in ledgers:
         add(storage, [entry_bytes(ledger_id, entry, 200) for entry in range(20)])
-    await storage.set_master_key(7, KEY)
+    await change_flags(storage, 7, master_key=KEY)
     await storage.flush()
     world.crash()
     storage = await world.open(mark=1)
     world.submitted.value = 2
     add(storage, [entry_bytes(30, entry, 200) for entry in range(5)])
-    await storage.set_master_key(30, KEY)
+    await change_flags(storage, 30, master_key=KEY)
     await storage.flush()
     await storage.aclose()
     world.machine.release_dead()
@@ -356,7 +356,7 @@ async def test_log_of_a_newer_version_is_never_taken_for_torn() -> None:
 async def test_newest_log_that_a_crash_tore_within_a_flush_puts_nothing_in_limbo() -> None:
     world = World(config=small_config(log_bytes_max=1 << 20))
     storage = await world.open()
-    await storage.set_master_key(7, KEY)
+    await change_flags(storage, 7, master_key=KEY)
     add(storage, [entry_bytes(7, entry, 200) for entry in range(20)])
     await storage.flush()
     flushed = len(world.devices[0].cached(OLD_LOG))

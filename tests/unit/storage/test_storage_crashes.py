@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from magnetar.errors import MagnetarError
-from magnetar.sim.device import Crash
+from magnetar.sim.devices.device import Crash
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import KEY, World, add, check, entry_bytes, listed, small_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.storage.streams import STREAMS_MAX, Streams
+from magnetar.storage.reads import STREAMS_MAX, Streams
 
 MIN, MAX, CACHE = 100, 1_000, 100_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from magnetar.testing.bookie_cluster import BookieCluster
-from magnetar.testing.bookie_load import BookieLoad
+from magnetar.testing.cluster import BookieCluster
 from magnetar.testing.waiting import until
+from workloads.bookie_load import BookieLoad
 
 
 async def write(cluster: BookieCluster, ledger_id: int, entries: int) -> BookieLoad:

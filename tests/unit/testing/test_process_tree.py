@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.testing.process_tree import descendants, kill_tree
-from magnetar.testing.processes import Child, process_exists, wait_for
+from magnetar.testing.processes.child import Child, descendants, kill_tree, process_exists, wait_for
 
 # A process that starts another like it, and so on. Each waits for the end of the one that started it, leaves a file
 # that says so, and ends: what Spark's Python workers do when their JVM is gone.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.errors import ProcessFailedError
-from magnetar.testing.processes import Child, free_port, is_port_free, process_exists, wait_for
+from magnetar.testing.processes.child import Child, free_port, is_port_free, process_exists, wait_for
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 DEAF = [
@@ -22,7 +22,7 @@ DEAF = [
 OWNER = """
 import sys, time
 from pathlib import Path
-from magnetar.testing.processes import Child
+from magnetar.testing.processes.child import Child
 child = Child([sys.executable, "-c", "import time; time.sleep(600)"], log=Path(sys.argv[1]))
 print(child.pid, flush=True)
 time.sleep(600)
@@ -104,7 +104,7 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
 def test_a_port_given_away_is_not_given_to_another_process() -> None:
     port = free_port("127.0.0.1")
     other = (
-        "import magnetar.testing.processes as p\n"
+        "import magnetar.testing.processes.child as p\n"
         f"p._PORT_MIN, p._PORT_END, p._PORT_TRIES_MAX = {port}, {port + 1}, 1\n"
         "p.free_port('127.0.0.1')"
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from magnetar.testing.tcp_proxy import TcpProxy
+from magnetar.testing.processes.tcp_proxy import TcpProxy
 
 
 class Echo:

@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.rows import every_row
 from tools import house_rules
 from tools.house_rules import check_source, check_tree
 
@@ -113,7 +114,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in BROKEN.items() for text in texts])
+@every_row(("rule", "text"), [(rule, text) for rule, texts in BROKEN.items() for text in texts])
 def test_planted_violation_is_found(rule: str, text: str) -> None:
     assert rules_broken_by(text) == [rule]
 

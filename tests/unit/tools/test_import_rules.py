@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import every_row
 from tools import import_rules
 from tools.import_rules import ROWS, check_source, check_tree
 
@@ -14,11 +15,11 @@ def rules_broken_by(text: str, path: str) -> list[str]:
     return [finding.rule for finding in check_source(text, path)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "text"),
     [
-        ("runtime/disk.py", "from magnetar.storage.journal import Journal"),
-        ("runtime/disk.py", "import magnetar.storage.journal"),
+        ("runtime/disk.py", "from magnetar.storage.journal.journal import Journal"),
+        ("runtime/disk.py", "import magnetar.storage.journal.journal"),
         ("runtime/disk.py", "from magnetar import storage"),
         ("errors.py", "from magnetar.runtime.disk import Disk"),
         ("metadata/store.py", "from magnetar.bookie import server"),
@@ -27,7 +28,7 @@ def rules_broken_by(text: str, path: str) -> list[str]:
         ("metadata/store.py", "def f():\n    from magnetar.bookie import server"),
         ("metadata/store.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from magnetar.bookie import x"),
         ("metadata/store.py", "from importlib import import_module\nx = import_module('magnetar.bookie.server')"),
-        ("testing/zookeeper.py", "from magnetar.cli.main import main"),
+        ("testing/processes/zookeeper.py", "from magnetar.cli.main import main"),
         ("__init__.py", "from magnetar.cli import main"),
     ],
 )
@@ -42,7 +43,7 @@ def test_import_of_a_row_below_is_found(path: str, text: str) -> None:
         ("bookie/server.py", "from magnetar.bookie.fence import Fence\nfrom . import cache\nfrom .cache import Cache"),
         ("errors.py", "from magnetar.ids import LedgerId"),
         ("ids.py", "from magnetar.config.load import load\nfrom magnetar.errors import ConfigError"),
-        ("testing/zookeeper.py", "from magnetar.admin import rest\nfrom magnetar.testing import waiting"),
+        ("testing/processes/zookeeper.py", "from magnetar.admin import rest\nfrom magnetar.testing import waiting"),
         ("cli/main.py", "from magnetar import __version__\nfrom magnetar.testing import zookeeper"),
         ("__main__.py", "from magnetar.cli.main import main"),
         ("metadata/__init__.py", "from .store import Store"),
@@ -52,7 +53,17 @@ def test_import_of_a_row_above_or_of_itself_is_allowed(path: str, text: str) -> 
     assert rules_broken_by(text, path) == []
 
 
-@pytest.mark.parametrize("upper", range(len(ROWS)))
+def test_rooms_of_a_folder_keep_to_their_rows() -> None:
+    reader = "from magnetar.ledger.reading.reader import LedgerReader"
+    assert rules_broken_by(reader, "ledger/writing/engine.py") == ["rooms"]
+    assert rules_broken_by(reader, "ledger/channels/bookies.py") == ["rooms"]
+    assert rules_broken_by(reader, "ledger/recovery/recovery.py") == []
+    assert rules_broken_by(reader, "ledger/client.py") == []
+    assert rules_broken_by(reader, "ledger/reading/tailing.py") == []
+    assert rules_broken_by("from magnetar.ledger.context import LedgerContext", "ledger/channels/bookies.py") == []
+
+
+@every_row("upper", range(len(ROWS)))
 def test_every_row_is_held_against_every_row_below(upper: int) -> None:
     for below in range(upper + 1, len(ROWS)):
         for target in ROWS[below]:
@@ -71,10 +82,10 @@ def test_nothing_imports_spark(path: str) -> None:
 
 def test_the_command_line_imports_spark_inside_functions() -> None:
     inside = "def f():\n    if True:\n        from magnetar.spark.source import Source"
-    assert rules_broken_by(inside, "cli/pipeline.py") == []
+    assert rules_broken_by(inside, "cli/pipeline/command.py") == []
     assert rules_broken_by(inside, "testing/a.py") == ["island"]
     hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from magnetar.spark import source"
-    assert rules_broken_by(hidden, "cli/pipeline.py") == ["island"]
+    assert rules_broken_by(hidden, "cli/pipeline/command.py") == ["island"]
 
 
 def test_spark_may_import_itself_and_what_is_above() -> None:
@@ -98,7 +109,40 @@ def test_codecs_do_not_import_each_other(path: str, text: str) -> None:
 def test_codec_may_import_itself_and_what_lies_directly_in_wire() -> None:
     text = "from magnetar.wire.pulsar.frame import Frame\nfrom magnetar.wire.varint import read\nfrom . import commands"
     assert rules_broken_by(text, "wire/pulsar/producer.py") == []
-    assert rules_broken_by("from magnetar.wire.kafka import x\nimport magnetar.wire.pulsar.y", "broker/a.py") == []
+    assert rules_broken_by("from magnetar.wire.kafka import x\nimport magnetar.wire.pulsar.y", "admin/a.py") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("broker/topics/topic.py", "from magnetar.wire.pulsar.entry import parse_entry"),
+        ("broker/dispatch/shared.py", "from magnetar.wire import pulsar"),
+        ("broker/kafka/produce.py", "from magnetar.wire.pulsar.entry import parse_entry"),
+        ("topic/log/log.py", "import magnetar.wire.pulsar.entry"),
+        ("topic/__init__.py", "from ..wire.kafka import records"),
+        ("ledger/writing/writer.py", "from magnetar.wire.kafka import records"),
+        ("broker/broker.py", "from magnetar.broker.pulsar.front_end import PulsarFrontEnd"),
+        ("broker/kafka/fetch.py", "from magnetar.broker.pulsar.session import Session"),
+    ],
+)
+def test_core_does_not_know_the_protocols_of_clients(path: str, text: str) -> None:
+    assert rules_broken_by(text, path) == ["core"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("broker/pulsar/send.py", "from magnetar.wire.pulsar.entry import parse_entry"),
+        ("broker/kafka/produce.py", "from magnetar.wire.kafka import records\nfrom magnetar.broker.kafka import codes"),
+        ("broker/pulsar/front_end.py", "from magnetar.broker.pulsar.session import Session"),
+        ("topic/entry_format/head.py", "import magnetar.wire.pulsar.entry, magnetar.wire.kafka.records"),
+        ("cli/node.py", "from magnetar.broker.pulsar.front_end import PulsarFrontEnd"),
+        ("client/producing/producer.py", "from magnetar.wire.pulsar.entry import parse_entry"),
+        ("topic/log/log.py", "from magnetar.wire.bookkeeper.frames import Buffer"),
+    ],
+)
+def test_front_ends_entry_formats_and_clients_know_their_protocol(path: str, text: str) -> None:
+    assert rules_broken_by(text, path) == []
 
 
 @pytest.mark.parametrize(
@@ -113,9 +157,9 @@ def test_codecs_do_not_import_asyncio(text: str) -> None:
     ("text", "allowed", "refused"),
     [
         ("from kazoo.client import KazooClient", "metadata/zookeeper/store.py", "bookie/server.py"),
-        ("def f():\n    import kazoo", "metadata/zookeeper/store.py", "testing/zookeeper.py"),
+        ("def f():\n    import kazoo", "metadata/zookeeper/store.py", "testing/processes/zookeeper.py"),
         ("import pyspark.sql", "spark/source.py", "topic/chain.py"),
-        ("import pyspark", "testing/zookeeper.py", "cli/dev.py"),
+        ("import pyspark", "testing/processes/zookeeper.py", "cli/dev.py"),
     ],
 )
 def test_third_party_package_stays_where_it_belongs(text: str, allowed: str, refused: str) -> None:

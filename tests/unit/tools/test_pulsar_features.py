@@ -6,18 +6,12 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
-from interop.pulsar import client_checks, mixed_checks, schema_checks
+from tests.rows import every_row
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pulsar-features.md").read_text()
 SUITE = ROOT / "tests" / "integration" / "pulsar" / "features"
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
-CHECKS = {
-    f"interop/pulsar/{module.__name__.rpartition('.')[2]}.py": {check.__name__ for check in module.CHECKS}
-    for module in (client_checks, mixed_checks, schema_checks)
-}
 
 
 def functions_of(path: Path) -> set[str]:
@@ -25,9 +19,9 @@ def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, functions)}
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED, ids=lambda part: part.rpartition("/")[2])
+@every_row(("file", "name"), NAMED, ids=lambda part: part.rpartition("/")[2])
 def test_a_test_that_the_page_names_exists(file: str, name: str) -> None:
-    assert name in (CHECKS[file] if file in CHECKS else functions_of(ROOT / file))
+    assert name in functions_of(ROOT / file)
 
 
 def test_every_test_of_the_features_suite_is_named() -> None:

@@ -28,12 +28,13 @@ from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import MetadataStore
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.system import SystemRuntime
-from magnetar.topic.acks import AckState
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor_info import decode_node
-from magnetar.topic.cursor_ledger import CursorParts
-from magnetar.topic.cursors import Cursors
-from magnetar.topic.info_store import info_path
+from magnetar.topic.cursor.acks import AckState
+from magnetar.topic.cursor.codec import decode_node
+from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.cursor.ledger import CursorContext
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorages
+from magnetar.topic.log.managed_ledger import managed_ledger_path
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo
 
@@ -229,11 +230,11 @@ class CursorWorld:
         self.fenced: list[MagnetarError] = []
 
     async def start(self) -> None:
-        await self.inner.create(info_path(TOPIC), make_parents=True)
+        await self.inner.create(managed_ledger_path(TOPIC), make_parents=True)
 
-    def owner(self, steps: Steps | None = None) -> CursorParts:
+    def owner(self, steps: Steps | None = None) -> CursorContext:
         steps = steps or Steps()
-        return CursorParts(
+        return CursorContext(
             client=cast("Any", Client(self.ledgers, steps)),
             store=cast("Any", Store(self.inner, steps)),
             entropy=self.runtime.entropy,
@@ -242,10 +243,12 @@ class CursorWorld:
         )
 
     async def open(self, steps: Steps | None = None) -> Cursors:
-        return await Cursors.open(TOPIC, self.chain, self.owner(steps), on_fenced=self.fenced.append)
+        context = self.owner(steps)
+        storages = LedgerCursorStorages(TOPIC, context)
+        return await Cursors.open(TOPIC, self.chain, storages, context.config, on_fenced=self.fenced.append)
 
     async def node(self, encoded_name: str = "sub") -> ManagedCursorInfo:
-        found = await self.inner.get(f"{info_path(TOPIC)}/{encoded_name}")
+        found = await self.inner.get(f"{managed_ledger_path(TOPIC)}/{encoded_name}")
         assert found is not None
         return decode_node(found.value)
 

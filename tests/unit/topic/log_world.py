@@ -17,16 +17,16 @@ from magnetar.config.ledger import LedgerConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
-from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.bookie_cluster import BookieCluster, small_config
+from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.testing.waiting import until
-from magnetar.topic.log import TopicLog
+from magnetar.topic.log.context import LogContext
+from magnetar.topic.log.log import TopicLog
+from magnetar.topic.log.tail_cache import TailCache
 from magnetar.topic.log_entry import LogEntry
-from magnetar.topic.log_parts import LogParts
 from magnetar.topic.position import EARLIEST, Position
-from magnetar.topic.tail_cache import TailCache
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+from tests.clusters import new_cluster
 
 TOPIC = "public/default/persistent/orders"
 SINGLE = TopicConfig(ensemble_size=1, write_quorum=1, ack_quorum=1)
@@ -101,13 +101,15 @@ class LogWorld:
         self.cluster = cluster
         self.client = client
         self.config = config
-        self.parts = LogParts(client, cluster.store, cluster.runtime.entropy, TailCache(config.tail_cache_bytes_max))
+        self.context = LogContext(
+            client, cluster.store, cluster.runtime.entropy, TailCache(config.tail_cache_bytes_max)
+        )
         self._logs: list[TopicLog] = []
 
     async def open(self, name: str = TOPIC, *, create: bool = True, **settings: Any) -> tuple[TopicLog, Heard]:
         heard = Heard()
         config = dataclasses.replace(self.config, **settings)
-        log = await TopicLog.open(name, self.parts, config, heard, create=create)
+        log = await TopicLog.open(name, self.context, config, heard, create=create)
         self._logs.append(log)
         return log, heard
 
@@ -139,7 +141,7 @@ async def read_all(log: TopicLog, first: Position = EARLIEST, entries_max: int =
 
 def drop_tail(log: TopicLog) -> None:
     """So that reads go to bookies."""
-    log.release_tail(log.last_confirmed)
+    log._tail.clear()
 
 
 @contextlib.asynccontextmanager
@@ -150,10 +152,10 @@ async def log_world(
     ledger: LedgerConfig = PATIENT,
     wall_ms: Callable[[], int] | None = None,
 ) -> AsyncIterator[LogWorld]:
-    runtime = SystemRuntime()
+    cluster = new_cluster(bookies, config=small_config(ledger=ledger))
+    runtime = cluster.runtime
     if wall_ms is not None:
         runtime.entropy.wall_ms = wall_ms  # type: ignore[method-assign]
-    cluster = BookieCluster(bookies, config=small_config(ledger=ledger), runtime=runtime)
     async with cluster, LedgerClient(cluster.store, cluster.config, runtime, local=cluster.local) as client:
         world = LogWorld(cluster, client, config)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -9,18 +11,22 @@ from typing import Any
 import pytest
 
 from magnetar.errors import CompactionError, MalformedEntryError
-from magnetar.topic.compacted_entries import decode_compacted, encode_compacted, filtered_batch, keys_of
-from magnetar.topic.compaction import LEDGER_PROPERTY, TopicCompaction
-from magnetar.topic.log import TopicLog
+from magnetar.topic.compaction import compaction
+from magnetar.topic.compaction.compaction import LEDGER_PROPERTY, TopicCompaction
+from magnetar.topic.entry_format.compacted import decode_compacted, encode_compacted
+from magnetar.topic.entry_format.messages import filtered_batch, keys_of, last_batch_index
+from magnetar.topic.log.log import TopicLog
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.bookkeeper.digests import DigestType
+from magnetar.wire.compression import compress, decompress
 from magnetar.wire.pulsar.batch import encode_batched_message, messages_of_batch
-from magnetar.wire.pulsar.checksum import verify_checksum, with_checksum
-from magnetar.wire.pulsar.compression import compress, decompress
+from magnetar.wire.pulsar.frames import verify_checksum, with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZLIB, MessageIdData, MessageMetadata, SingleMessageMetadata
 from tests.unit.topic.log_world import Heard, LogWorld, drop_tail, log_world, message, text_of
 from tests.unit.wire.pulsar.samples import spoiled
+
+pytestmark = pytest.mark.virtual_time
 
 NAME = "persistent://public/default/orders"
 
@@ -82,7 +88,7 @@ class Compacting:
     def __init__(self, world: LogWorld, log: TopicLog, heard: Heard) -> None:
         self.world, self.log, self.heard = world, log, heard
         self.cursor = FakeCursor()
-        self.compaction = TopicCompaction(NAME, log, world.parts, world.config)
+        self.compaction = TopicCompaction(NAME, log, world.context, world.config)
 
     async def publish(self, *bodies: bytes) -> None:
         wanted = len(self.heard.appended) + len(bodies)
@@ -95,8 +101,7 @@ class Compacting:
         place, found = EARLIEST, []
         while entries := await self.compaction.read(place, entries_max, 2**20):
             found += entries
-            last = found[-1].position
-            place = Position(last.ledger_id, last.entry_id + 1)
+            place = found[-1].position.next
         return found
 
     async def pairs(self) -> list[tuple[str, str]]:
@@ -125,8 +130,19 @@ async def test_keys_that_are_not_utf_8_are_compacted_as_any_other() -> None:
         await topic.publish(*map(spoiled, (alone, in_batch, last)))
         result = await topic.compaction.run(topic.cursor)
         found = [(key.key, key.size) for entry in await topic.view() for key in keys_of(entry)]
-        assert found == [("b", 1), ("\ufffd\ufffd\ufffdk", 1)]
+        assert found == [("b", 1), (b"\xff\xfe\x80k", 1)]
         assert result.keys == 2
+
+
+async def test_two_keys_that_are_not_utf_8_are_two_keys_though_they_look_alike() -> None:
+    async with log_world() as world:
+        topic = await compacting(world)
+        one = keyed("KKKK", "1").replace(b"KKKK", b"\xff\xfe\x80k")
+        other = keyed("KKKK", "2").replace(b"KKKK", b"\xfd\xfe\x80k")
+        in_batch = batch(("KKKK", "3"), ("b", "4")).replace(b"KKKK", b"\xfc\xfe\x80k")
+        await topic.publish(one, other, in_batch)
+        assert (await topic.compaction.run(topic.cursor)).keys == 4
+        assert [text for _, text in await topic.pairs()] == ["1", "2", "3", "4"]
 
 
 async def test_view_goes_on_with_the_topic_behind_what_is_compacted() -> None:
@@ -232,10 +248,10 @@ async def test_compacted_view_is_restored_from_the_cursor() -> None:
         topic = await compacting(world)
         await topic.publish(keyed("a", "1"), keyed("a", "2"))
         await topic.compaction.run(topic.cursor)
-        again = TopicCompaction(NAME, topic.log, world.parts, world.config)
+        again = TopicCompaction(NAME, topic.log, world.context, world.config)
         await again.restore(topic.cursor)
         assert [pairs_of(entry) for entry in await again.read(EARLIEST, 9, 2**20)] == [[("a", "2")]]
-        fresh = TopicCompaction(NAME, topic.log, world.parts, world.config)
+        fresh = TopicCompaction(NAME, topic.log, world.context, world.config)
         await fresh.restore(FakeCursor())
         assert len(await fresh.read(EARLIEST, 9, 2**20)) == 2
         await again.delete()
@@ -268,12 +284,34 @@ async def test_compaction_that_fails_changes_nothing(monkeypatch: pytest.MonkeyP
         def broken(*_args: object) -> bytes:
             raise MalformedEntryError("planted")
 
-        monkeypatch.setattr("magnetar.topic.compaction.encode_compacted", broken)
+        monkeypatch.setattr("magnetar.topic.compaction.compaction.encode_compacted", broken)
         with pytest.raises(MalformedEntryError):
             await topic.compaction.run(topic.cursor)
         assert await world.ledgers() == ledgers
         assert topic.cursor.stored is None
         assert not topic.compaction.is_running
+
+
+async def test_compaction_that_fails_while_it_writes_leaves_no_unretrieved_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    async with log_world() as world:
+        topic = await compacting(world)
+        await topic.publish(*(keyed(str(number), "1") for number in range(9)))
+        encode = compaction.encode_compacted
+
+        def breaks_in_the_middle(position: Position, data: Any) -> bytes:
+            if position == topic.heard.positions[5]:
+                raise MalformedEntryError("planted")
+            return encode(position, data)
+
+        monkeypatch.setattr(compaction, "encode_compacted", breaks_in_the_middle)
+        with pytest.raises(MalformedEntryError):
+            await topic.compaction.run(topic.cursor)
+        gc.collect()
+        assert complaints == []
 
 
 async def test_every_position_is_found_in_a_compacted_ledger() -> None:
@@ -320,6 +358,23 @@ def test_encrypted_batch_is_one_message() -> None:
     metadata.encryption_keys.add(key="k", value=b"v")
     entry = LogEntry(Position(1, 1), with_checksum(metadata.SerializeToString(), b"sealed"))
     assert keys_of(entry) == [(-1, "a", 6)]
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "not listed"])
+def test_last_message_of_a_batch_is_the_last_that_was_not_compacted_out(is_listed: bool) -> None:
+    """Older brokers of Apache's mark what is compacted out, and do not list what is left."""
+    whole = LogEntry(Position(1, 1), batch(("a", "1"), ("b", "2"), ("c", "3")))
+    assert last_batch_index(whole) == 2
+    data = filtered_batch(whole, lambda _index, key: key != "c")
+    assert data is not None
+    filtered = LogEntry(Position(1, 1), data)
+    if not is_listed:
+        metadata = MessageMetadata.FromString(filtered.head.metadata.SerializeToString())
+        del metadata.compacted_batch_indexes[:]
+        payload = data[filtered.head.payload_offset :]
+        filtered = LogEntry(Position(1, 1), with_checksum(metadata.SerializeToString(), payload))
+    assert last_batch_index(filtered) == 1
+    assert last_batch_index(LogEntry(Position(1, 1), keyed("a", "1"))) == -1
 
 
 def test_batch_of_which_nothing_is_left_is_nothing() -> None:

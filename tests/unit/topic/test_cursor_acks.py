@@ -10,16 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from magnetar.config.cursor import CursorConfig
-from magnetar.topic.ack_sets import BATCH_MESSAGES_MAX, words_of
-from magnetar.topic.acks import AckState
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor_info import (
-    node_with_state,
-    restore_acks,
-    state_in_entry,
-    state_in_node,
-    take_snapshot,
-)
+from magnetar.topic.cursor.acks import BATCH_MESSAGES_MAX, AckState, words_of
+from magnetar.topic.cursor.codec import node_with_state, restore_acks, state_in_entry, state_in_node, take_snapshot
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo
 

@@ -7,19 +7,24 @@ import pytest
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorFencedError, MagnetarError
 from magnetar.quorum.sizes import QuorumSizes
-from magnetar.topic.cursor_ledger import CursorParts
-from magnetar.topic.cursors import Cursors
-from magnetar.topic.log import TopicLog
+from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.cursor.ledger import CursorContext
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorages
+from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import EARLIEST
-from magnetar.topic.seek import find_place, parse_place
+from magnetar.topic.seek_targets import find_seek_position, parse_seek_target
 from tests.unit.topic.log_world import TOPIC, LogWorld, log_world
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def open_cursors(world: LogWorld, log: TopicLog, fenced: list[MagnetarError] | None = None) -> Cursors:
-    parts = CursorParts(
+    context = CursorContext(
         world.client, world.cluster.store, world.cluster.runtime.entropy, QuorumSizes(1, 1, 1), CursorConfig()
     )
-    return await Cursors.open(TOPIC, log.chain, parts, on_fenced=(fenced if fenced is not None else []).append)
+    storages = LedgerCursorStorages(TOPIC, context)
+    on_fenced = (fenced if fenced is not None else []).append
+    return await Cursors.open(TOPIC, log.chain, storages, context.config, on_fenced=on_fenced)
 
 
 async def test_the_next_owner_finds_what_was_flushed_and_fences_the_last() -> None:
@@ -75,7 +80,7 @@ async def test_a_cursor_is_reset_to_a_place_that_people_name() -> None:
         await world.written(log, heard, 10, batch=4)
         cursor = await (await open_cursors(world, log)).create("sub", EARLIEST)
         for text, backlog, ack_set in (("-4", 1, None), ("-5", 2, [0b1000]), ("index:8", 8, None), ("latest", 0, None)):
-            found = await find_place(parse_place(text), log, world.cluster.runtime.entropy.wall_ms())
+            found = await find_seek_position(parse_seek_target(text), log, world.cluster.runtime.entropy.wall_ms())
             await cursor.reset(found.position, found.still_unacked, found.batch_size)
             assert cursor.backlog_entries() == backlog, text
             assert cursor.ack_set_of(found.position) == ack_set, text

@@ -13,11 +13,13 @@ import pytest
 
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorFencedError, MagnetarError
-from magnetar.topic.cursor import Cursor
-from magnetar.topic.cursors import Cursors
+from magnetar.topic.cursor.cursor import Cursor
+from magnetar.topic.cursor.cursors import Cursors
 from magnetar.topic.position import EARLIEST, Position
-from tests.unit.bookie.virtual_loop import run
 from tests.unit.topic.cursor_world import CursorWorld, Fate, Steps, acked_positions, run_of
+from tests.virtual_time import run
+
+pytestmark = pytest.mark.virtual_time
 
 FatePlan = Callable[[int, str], Fate | None]
 
@@ -91,6 +93,7 @@ class Life:
 
 
 async def lived(config: CursorConfig, fate: FatePlan) -> Life:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # Tasks of a killed owner end as they like.
     life = Life(config)
     await life.world.start()
     life.steps.fate = fate
@@ -167,20 +170,14 @@ def test_no_acknowledgement_is_lost_when_something_is_away_for_a_while(fate: Fat
         run(check(SHORT, for_a_while(step, fate, part)))
 
 
-def test_a_life_without_faults_leaves_one_node_and_no_ledger() -> None:
-    async def world() -> None:
-        life = await lived(SHORT, lambda _number, _name: None)
-        assert life.world.ledgers.all == {}
-        assert (await life.world.node()).cursors_ledger_id == -1
-
-    run(world())
+async def test_a_life_without_faults_leaves_one_node_and_no_ledger() -> None:
+    life = await lived(SHORT, lambda _number, _name: None)
+    assert life.world.ledgers.all == {}
+    assert (await life.world.node()).cursors_ledger_id == -1
 
 
-def test_a_long_state_stays_in_its_ledger_when_the_cursor_is_closed() -> None:
-    async def world() -> None:
-        life = await lived(LONG_STATES, lambda _number, _name: None)
-        node = await life.world.node()
-        assert list(life.world.ledgers.all) == [node.cursors_ledger_id]
-        assert life.world.ledgers.all[node.cursors_ledger_id].is_over
-
-    run(world())
+async def test_a_long_state_stays_in_its_ledger_when_the_cursor_is_closed() -> None:
+    life = await lived(LONG_STATES, lambda _number, _name: None)
+    node = await life.world.node()
+    assert list(life.world.ledgers.all) == [node.cursors_ledger_id]
+    assert life.world.ledgers.all[node.cursors_ledger_id].is_over

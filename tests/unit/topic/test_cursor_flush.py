@@ -11,10 +11,11 @@ import pytest
 
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorClosedError, CursorFencedError, CursorNotStoredError, SubscriptionFencedError
-from magnetar.topic.cursor import Cursor
+from magnetar.topic.cursor.cursor import Cursor
 from magnetar.topic.position import EARLIEST, LATEST, Position
-from tests.unit.bookie.virtual_loop import run
 from tests.unit.topic.cursor_world import CursorWorld, Fate, Steps, acked_positions, run_of
+
+pytestmark = pytest.mark.virtual_time
 
 
 def adds(steps: Steps) -> int:
@@ -37,15 +38,6 @@ async def reopened(world: CursorWorld) -> Cursor:
     return cursor
 
 
-def on_virtual_time(test: Any) -> Any:
-    def wrapped() -> None:
-        run(test())
-
-    wrapped.__name__ = test.__name__
-    wrapped.__doc__ = test.__doc__
-    return wrapped
-
-
 def every_add_hangs(steps: Steps, hanging: asyncio.Event) -> None:
     """Until the event is set."""
     take = steps.take
@@ -58,7 +50,6 @@ def every_add_hangs(steps: Steps, hanging: asyncio.Event) -> None:
     steps.take = slow  # type: ignore[method-assign]
 
 
-@on_virtual_time
 async def test_many_flushes_of_one_turn_are_one_write() -> None:
     _, steps, cursor = await world_with_cursor()
     flushes: list[Coroutine[Any, Any, None]] = []
@@ -70,7 +61,6 @@ async def test_many_flushes_of_one_turn_are_one_write() -> None:
     assert cursor.stored_mark_delete == Position(1, 49)
 
 
-@on_virtual_time
 async def test_what_is_acknowledged_during_a_write_shares_the_next_one() -> None:
     world, steps, cursor = await world_with_cursor()
     cursor.acknowledge([Position(1, 0)])
@@ -92,7 +82,6 @@ async def test_what_is_acknowledged_during_a_write_shares_the_next_one() -> None
     assert (await reopened(world)).mark_delete == Position(1, 19)
 
 
-@on_virtual_time
 async def test_a_flush_of_what_is_being_written_waits_for_that_write() -> None:
     _, steps, cursor = await world_with_cursor()
     go_on = asyncio.Event()
@@ -107,7 +96,6 @@ async def test_a_flush_of_what_is_being_written_waits_for_that_write() -> None:
     assert adds(steps) == 1
 
 
-@on_virtual_time
 async def test_a_flush_with_nothing_to_store_writes_nothing() -> None:
     _, steps, cursor = await world_with_cursor()
     before = len(steps.names)
@@ -120,7 +108,6 @@ async def test_a_flush_with_nothing_to_store_writes_nothing() -> None:
     assert (after > before, len(steps.names)) == (True, after)
 
 
-@on_virtual_time
 async def test_a_flush_that_is_cancelled_leaves_the_write_to_the_others() -> None:
     _, _, cursor = await world_with_cursor()
     cursor.acknowledge([Position(1, 0)])
@@ -133,7 +120,6 @@ async def test_a_flush_that_is_cancelled_leaves_the_write_to_the_others() -> Non
         await gone
 
 
-@on_virtual_time
 async def test_flush_soon_stores_once_per_interval() -> None:
     _, steps, cursor = await world_with_cursor(config=CursorConfig(mark_delete_interval_ms=1_000))
     for entry_id in range(40):  # Four seconds of acknowledgements.
@@ -145,7 +131,6 @@ async def test_flush_soon_stores_once_per_interval() -> None:
     assert 3 <= adds(steps) <= 5
 
 
-@on_virtual_time
 async def test_a_failed_write_is_told_and_stored_later_by_itself() -> None:
     world, steps, cursor = await world_with_cursor()
     steps.fate = lambda _number, _name: Fate.REFUSED
@@ -159,7 +144,6 @@ async def test_a_failed_write_is_told_and_stored_later_by_itself() -> None:
     assert (await reopened(world)).mark_delete == Position(1, 0)
 
 
-@on_virtual_time
 async def test_a_state_that_cannot_be_written_down_is_told_and_stored_later_when_it_can() -> None:
     world, _, cursor = await world_with_cursor()
     cursor.set_long_properties({"p": 2**63})
@@ -172,7 +156,6 @@ async def test_a_state_that_cannot_be_written_down_is_told_and_stored_later_when
     assert (await reopened(world)).long_properties == {"p": 2**63 - 1}
 
 
-@on_virtual_time
 async def test_a_cursor_whose_state_cannot_be_written_down_is_closed_all_the_same() -> None:
     _, _, cursor = await world_with_cursor()
     cursor.set_long_properties({"p": 2**63})
@@ -182,7 +165,6 @@ async def test_a_cursor_whose_state_cannot_be_written_down_is_closed_all_the_sam
         await cursor.flush()
 
 
-@on_virtual_time
 async def test_a_write_that_never_ends_is_given_up_in_time() -> None:
     _, steps, cursor = await world_with_cursor(config=CursorConfig(store_timeout_ms=5_000))
     every_add_hangs(steps, asyncio.Event())
@@ -193,7 +175,6 @@ async def test_a_write_that_never_ends_is_given_up_in_time() -> None:
     assert 5 <= asyncio.get_running_loop().time() - started < 6
 
 
-@on_virtual_time
 async def test_without_bookies_a_short_state_goes_into_the_node() -> None:
     world, steps, cursor = await world_with_cursor()
     cursor.acknowledge([Position(1, 0)])
@@ -206,7 +187,6 @@ async def test_without_bookies_a_short_state_goes_into_the_node() -> None:
     assert acked_positions(world.chain, await reopened(world)) == set(run_of(1, [0, 1, 5]))
 
 
-@on_virtual_time
 async def test_without_bookies_a_long_state_is_refused_and_kept() -> None:
     _, steps, cursor = await world_with_cursor(config=CursorConfig(ranges_in_metadata_max=2))
     steps.fate = lambda _number, name: Fate.REFUSED if name.startswith("ledger") else None
@@ -218,7 +198,6 @@ async def test_without_bookies_a_long_state_is_refused_and_kept() -> None:
     assert cursor.is_stored
 
 
-@on_virtual_time
 async def test_another_owner_ends_the_first_at_its_next_write() -> None:
     world, _, cursor = await world_with_cursor()
     cursor.acknowledge([Position(1, 0)])
@@ -238,7 +217,6 @@ async def test_another_owner_ends_the_first_at_its_next_write() -> None:
     assert (await reopened(world)).mark_delete == Position(1, 1)
 
 
-@on_virtual_time
 async def test_a_node_that_somebody_else_wrote_ends_the_cursor() -> None:
     world, _, cursor = await world_with_cursor()
     other = await reopened(world)
@@ -250,7 +228,6 @@ async def test_a_node_that_somebody_else_wrote_ends_the_cursor() -> None:
     assert world.ledgers.all == {}
 
 
-@on_virtual_time
 async def test_a_reset_is_durable_and_forgets_what_was_acknowledged_behind_it() -> None:
     world, _, cursor = await world_with_cursor()
     cursor.acknowledge(run_of(1, [*range(50), 60, 70]))
@@ -262,7 +239,6 @@ async def test_a_reset_is_durable_and_forgets_what_was_acknowledged_behind_it() 
         assert found.long_properties == {}
 
 
-@on_virtual_time
 async def test_a_reset_knows_the_beginning_the_end_and_the_middle_of_a_batch() -> None:
     world, _, cursor = await world_with_cursor()
     await cursor.reset(LATEST)
@@ -273,7 +249,6 @@ async def test_a_reset_knows_the_beginning_the_end_and_the_middle_of_a_batch() -
     assert (await reopened(world)).ack_set_of(Position(1, 7)) == [0b1100]
 
 
-@on_virtual_time
 async def test_a_reset_that_cannot_be_stored_changes_nothing() -> None:
     world, steps, cursor = await world_with_cursor()
     cursor.acknowledge(run_of(1, [*range(50), 60]))
@@ -288,7 +263,6 @@ async def test_a_reset_that_cannot_be_stored_changes_nothing() -> None:
     assert (await reopened(world)).mark_delete == Position(1, 50)
 
 
-@on_virtual_time
 async def test_during_a_reset_acknowledgements_and_another_reset_are_refused() -> None:
     _, steps, cursor = await world_with_cursor()
     go_on = asyncio.Event()
@@ -303,7 +277,6 @@ async def test_during_a_reset_acknowledgements_and_another_reset_are_refused() -
     assert cursor.mark_delete == Position(1, 49)
 
 
-@on_virtual_time
 async def test_long_properties_are_stored_in_one_step_with_the_position() -> None:
     world, _, cursor = await world_with_cursor()
     cursor.acknowledge_to(Position(1, 9))
@@ -313,7 +286,6 @@ async def test_long_properties_are_stored_in_one_step_with_the_position() -> Non
     assert (found.mark_delete, found.long_properties) == (Position(1, 9), {"producer-1": 41, "producer-2": -1})
 
 
-@on_virtual_time
 async def test_a_closed_cursor_stores_nothing_more() -> None:
     world, _, cursor = await world_with_cursor()
     cursor.acknowledge([Position(1, 0)])
@@ -326,7 +298,6 @@ async def test_a_closed_cursor_stores_nothing_more() -> None:
     assert (await reopened(world)).mark_delete == Position(1, 0)
 
 
-@on_virtual_time
 async def test_a_flush_that_waits_when_the_cursor_is_closed_is_answered() -> None:
     _, steps, cursor = await world_with_cursor()
     go_on = asyncio.Event()
@@ -342,7 +313,6 @@ async def test_a_flush_that_waits_when_the_cursor_is_closed_is_answered() -> Non
     await asyncio.gather(first, second, closing)
 
 
-@on_virtual_time
 async def test_an_abandoned_cursor_stores_nothing_and_ends_at_once() -> None:
     world, steps, cursor = await world_with_cursor()
     every_add_hangs(steps, asyncio.Event())
@@ -357,7 +327,6 @@ async def test_an_abandoned_cursor_stores_nothing_and_ends_at_once() -> None:
     assert (await reopened(world)).mark_delete == Position(1, -1)
 
 
-@on_virtual_time
 async def test_every_flush_that_waits_when_a_cursor_is_abandoned_is_answered() -> None:
     """For the write under way, for the next one, and for one that has not had its turn of the loop."""
     _, steps, cursor = await world_with_cursor()
@@ -372,7 +341,6 @@ async def test_every_flush_that_waits_when_a_cursor_is_abandoned_is_answered() -
     await check_given_up(cursor, waiting)
 
 
-@on_virtual_time
 async def test_a_flush_whose_write_has_not_begun_when_a_cursor_is_abandoned_is_answered() -> None:
     _, _, cursor = await world_with_cursor()
     cursor.acknowledge([Position(1, 0)])
@@ -381,7 +349,6 @@ async def test_a_flush_whose_write_has_not_begun_when_a_cursor_is_abandoned_is_a
     await check_given_up(cursor, [waiting])
 
 
-@on_virtual_time
 async def test_a_flush_that_waits_behind_a_reset_when_a_cursor_is_abandoned_is_answered() -> None:
     _, steps, cursor = await world_with_cursor()
     every_add_hangs(steps, asyncio.Event())
@@ -396,7 +363,6 @@ async def test_a_flush_that_waits_behind_a_reset_when_a_cursor_is_abandoned_is_a
     assert cursor.mark_delete == Position(1, 0)
 
 
-@on_virtual_time
 async def test_a_cursor_that_is_abandoned_again_while_its_write_is_cut_off_ends_once() -> None:
     _, steps, cursor = await world_with_cursor()
     every_add_hangs(steps, asyncio.Event())
@@ -409,7 +375,6 @@ async def test_a_cursor_that_is_abandoned_again_while_its_write_is_cut_off_ends_
     await check_given_up(cursor, [waiting])
 
 
-@on_virtual_time
 async def test_a_cursor_whose_close_is_cancelled_begins_no_write_any_more() -> None:
     _, steps, cursor = await world_with_cursor()
     go_on = asyncio.Event()
@@ -429,7 +394,6 @@ async def test_a_cursor_whose_close_is_cancelled_begins_no_write_any_more() -> N
     assert (adds(steps), cursor.stored_mark_delete) == (1, Position(1, 0))
 
 
-@on_virtual_time
 async def test_a_close_of_all_cursors_that_is_given_up_leaves_the_next_owner_alone() -> None:
     """Also by those whose turn to be closed did not come: the first has a write under way, the other a timer."""
     world = CursorWorld(100, config=CursorConfig(open_concurrency_max=1, mark_delete_interval_ms=5_000))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from magnetar.config.cursor import CursorConfig
-from magnetar.topic.acks import AckState
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor_info import (
+from magnetar.topic.cursor.acks import AckState
+from magnetar.topic.cursor.codec import (
     cursor_properties,
     decode_node,
     long_properties,

@@ -9,9 +9,9 @@ import pytest
 
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import MalformedMetadataError
-from magnetar.topic.acks import AckState
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor_info import (
+from magnetar.topic.cursor.acks import AckState
+from magnetar.topic.cursor.codec import (
     NO_LEDGER,
     cursor_properties,
     decode_cursor_name,

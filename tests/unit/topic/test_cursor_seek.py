@@ -7,22 +7,23 @@ import pytest
 from magnetar.errors import InvalidCursorPositionError
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.position import EARLIEST, LATEST, Position
-from magnetar.topic.seek import (
+from magnetar.topic.seek_targets import (
     AtIndex,
     AtMessage,
     AtTime,
-    Found,
     MessagesAgo,
-    Place,
+    SeekPosition,
+    SeekTarget,
     TimeAgo,
-    find_place,
-    parse_place,
+    find_seek_position,
+    parse_seek_target,
 )
+from tests.rows import every_row
 
 NOW_MS = 1_000_000
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "place"),
     [
         ("earliest", AtMessage(EARLIEST)),
@@ -46,16 +47,16 @@ NOW_MS = 1_000_000
         ("index:42", AtIndex(42)),
     ],
 )
-def test_a_place_is_understood(text: str, place: Place) -> None:
-    assert parse_place(text) == place
+def test_a_place_is_understood(text: str, place: SeekTarget) -> None:
+    assert parse_seek_target(text) == place
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text", ["", "-", "10m", "-10x", "-m", "12:", "12:34:5:6:7", "index:-1", "yesterday", "9" * 10_000, "-" + "9" * 500]
 )
 def test_what_is_no_place_is_refused_with_what_is_one(text: str) -> None:
     with pytest.raises(InvalidCursorPositionError, match="earliest, latest, a message id") as caught:
-        parse_place(text)
+        parse_seek_target(text)
     assert len(str(caught.value)) < 300
 
 
@@ -85,32 +86,32 @@ class Log:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("earliest", Found(EARLIEST)),
-        ("latest", Found(LATEST)),
-        ("1:3", Found(Position(1, 3))),
-        ("1:3:-1:2", Found(Position(1, 3), 2, 4)),
-        ("1:3:-1:0", Found(Position(1, 3))),
-        ("1:4:-1:4", Found(Position(2, 0))),
-        ("2:4:-1:9", Found(Position(2, 5))),
-        ("77:3:-1:2", Found(Position(77, 3))),
-        ("-8", Found(Position(2, 3))),
-        ("-5", Found(Position(2, 3), 3, 4)),
-        ("-1", Found(Position(2, 4), 3, 4)),
-        ("-0", Found(LATEST)),
-        ("-99999", Found(Position(1, 0))),
-        ("index:0", Found(Position(1, 0))),
-        ("index:21", Found(Position(2, 0), 1, 4)),
-        ("index:40", Found(LATEST)),
-        ("time:4500", Found(Position(2, 0))),
-        ("-996s", Found(Position(1, 4))),
-        ("-99d", Found(Position(1, 0))),
-        ("-1s", Found(Position(2, 5))),
+        ("earliest", SeekPosition(EARLIEST)),
+        ("latest", SeekPosition(LATEST)),
+        ("1:3", SeekPosition(Position(1, 3))),
+        ("1:3:-1:2", SeekPosition(Position(1, 3), 2, 4)),
+        ("1:3:-1:0", SeekPosition(Position(1, 3))),
+        ("1:4:-1:4", SeekPosition(Position(2, 0))),
+        ("2:4:-1:9", SeekPosition(Position(2, 5))),
+        ("77:3:-1:2", SeekPosition(Position(77, 3))),
+        ("-8", SeekPosition(Position(2, 3))),
+        ("-5", SeekPosition(Position(2, 3), 3, 4)),
+        ("-1", SeekPosition(Position(2, 4), 3, 4)),
+        ("-0", SeekPosition(LATEST)),
+        ("-99999", SeekPosition(Position(1, 0))),
+        ("index:0", SeekPosition(Position(1, 0))),
+        ("index:21", SeekPosition(Position(2, 0), 1, 4)),
+        ("index:40", SeekPosition(LATEST)),
+        ("time:4500", SeekPosition(Position(2, 0))),
+        ("-996s", SeekPosition(Position(1, 4))),
+        ("-99d", SeekPosition(Position(1, 0))),
+        ("-1s", SeekPosition(Position(2, 5))),
     ],
 )
-async def test_a_place_is_found_in_the_log(text: str, found: Found) -> None:
-    assert await find_place(parse_place(text), Log(), NOW_MS) == found
+async def test_a_place_is_found_in_the_log(text: str, found: SeekPosition) -> None:
+    assert await find_seek_position(parse_seek_target(text), Log(), NOW_MS) == found
 
 
 def test_messages_of_the_batch_before_the_place_are_acknowledged() -> None:
-    assert Found(Position(1, 3), 2, 4).still_unacked == [0b1100]
-    assert Found(Position(1, 3)).still_unacked is None
+    assert SeekPosition(Position(1, 3), 2, 4).still_unacked == [0b1100]
+    assert SeekPosition(Position(1, 3)).still_unacked is None

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from magnetar.errors import CursorExistsError, CursorMissingError, MagnetarError, NoSuchLedgerError, WriterFailedError
-from magnetar.topic.cursor_home import CursorHome
-from magnetar.topic.cursor_info import NO_LEDGER
-from magnetar.topic.cursors import Cursors
-from magnetar.topic.info_store import info_path
+from magnetar.topic.cursor.codec import NO_LEDGER
+from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage, LedgerCursorStorages
+from magnetar.topic.log.managed_ledger import managed_ledger_path
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo
 from tests.unit.topic.cursor_world import TOPIC, CursorWorld, Fate, Steps, acked_positions, run_of
@@ -40,7 +40,7 @@ async def test_cursors_are_found_again_with_names_and_properties() -> None:
     again = found.get("a b/c~")
     assert again is not None
     assert (again.mark_delete, again.properties, again.long_properties) == (Position(1, 3), {"team": "blue"}, {"n": 5})
-    assert "a+b%2Fc%7E" in await world.inner.children(info_path(TOPIC))
+    assert "a+b%2Fc%7E" in await world.inner.children(managed_ledger_path(TOPIC))
 
 
 async def test_a_cursor_that_was_closed_unchanged_is_not_written_again() -> None:
@@ -84,7 +84,7 @@ async def test_a_deleted_cursor_leaves_neither_node_nor_ledger() -> None:
     await cursor.flush()
     assert world.ledgers.all
     await cursors.delete("sub")
-    assert (world.ledgers.all, await world.inner.children(info_path(TOPIC))) == ({}, [])
+    assert (world.ledgers.all, await world.inner.children(managed_ledger_path(TOPIC))) == ({}, [])
     with pytest.raises(CursorMissingError, match="no subscription 'sub'"):
         await cursors.delete("sub")
 
@@ -95,7 +95,7 @@ async def test_all_cursors_go_with_their_topic() -> None:
         await cursors.create(name, EARLIEST)
     cursors.create_non_durable("reader", EARLIEST)
     await cursors.delete_all()
-    assert (len(cursors), await world.inner.children(info_path(TOPIC))) == (0, [])
+    assert (len(cursors), await world.inner.children(managed_ledger_path(TOPIC))) == (0, [])
 
 
 async def test_a_cursor_that_is_not_durable_costs_no_step_and_holds_nothing() -> None:
@@ -188,7 +188,7 @@ async def with_ledger(entry: bytes | None, *, is_lost: bool = False) -> CursorWo
         del world.ledgers.all[writer.ledger_id]
     node = ManagedCursorInfo(cursors_ledger_id=writer.ledger_id, mark_delete_ledger_id=1, mark_delete_entry_id=3)
     node.properties.add(name="n", value=9)
-    await world.inner.create(f"{info_path(TOPIC)}/sub", node.SerializeToString())
+    await world.inner.create(f"{managed_ledger_path(TOPIC)}/sub", node.SerializeToString())
     return world
 
 
@@ -235,7 +235,7 @@ async def test_the_ledger_of_the_owner_before_is_replaced_at_the_first_write_and
 async def test_a_missing_cursor_is_named() -> None:
     world, _ = await started(1)
     with pytest.raises(CursorMissingError, match="'a b'"):
-        await CursorHome.open(TOPIC, "a+b", world.owner())
+        await LedgerCursorStorage.open(TOPIC, "a+b", world.owner())
 
 
 async def test_old_ledgers_that_are_gone_already_do_no_harm() -> None:
@@ -279,6 +279,9 @@ async def test_a_cursor_that_its_old_owner_moves_while_it_is_opened_is_found_whe
 
 async def test_a_topic_that_was_just_made_has_no_cursors_and_nobody_is_asked() -> None:
     world = CursorWorld(0)
-    parts = replace(world.owner(), store=cast("Any", None))
-    cursors = await Cursors.open(TOPIC, world.chain, parts, on_fenced=world.fenced.append, is_new=True)
+    context = replace(world.owner(), store=cast("Any", None))
+    storages = LedgerCursorStorages(TOPIC, context)
+    cursors = await Cursors.open(
+        TOPIC, world.chain, storages, context.config, on_fenced=world.fenced.append, is_new=True
+    )
     assert len(cursors) == 0

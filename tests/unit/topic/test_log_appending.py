@@ -11,6 +11,8 @@ from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
 from tests.unit.topic.log_world import TOPIC, log_world, message, read_all, text_of
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_appends_are_acknowledged_in_order_with_consecutive_positions() -> None:
     async with log_world() as world:

@@ -10,22 +10,24 @@ import pytest
 
 from magnetar.errors import MetadataUnavailableError, TopicFencedError
 from magnetar.testing.waiting import until
-from magnetar.topic import ledger_keeper
-from magnetar.topic.log import TopicLog
+from magnetar.topic.log import ledger_roller
+from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import LATEST
 from tests.unit.topic.log_world import LogWorld, log_world, read_all
 from tests.unit.topic.test_log_reading import three_ledgers
+
+pytestmark = pytest.mark.virtual_time
 
 
 class SlowStore:
     """The metadata store as one topic sees it: its writes wait until `come_back`, or fail when it is told to."""
 
     def __init__(self, log: TopicLog) -> None:
-        self._infos = log._node._infos
-        self._write = self._infos.write
+        self._store = log._node._store
+        self._write = self._store.write
         self.waiting = 0
         self._answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._infos.write = self._wait  # type: ignore[method-assign]
+        self._store.write = self._wait  # type: ignore[method-assign]
 
     async def _wait(self, *args: Any) -> int:
         self.waiting += 1
@@ -93,7 +95,7 @@ async def test_whatever_leaves_a_topic_without_a_ledger_ends_the_log(monkeypatch
         async def broken(*_args: Any) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(log._node._infos, "write", broken)
+        monkeypatch.setattr(log._node._store, "write", broken)
         with pytest.raises(RuntimeError, match="a bug"):
             await log.roll()
         await heard.until_fenced()
@@ -138,7 +140,7 @@ async def test_who_is_cancelled_before_its_turn_changes_nothing() -> None:
 
 
 async def test_a_change_that_takes_too_long_does_not_keep_a_log_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_keeper, "_CLOSE_WAIT_S", 0.05)
+    monkeypatch.setattr(ledger_roller, "_CLOSE_WAIT_S", 0.05)
     async with log_world() as world:
         log, heard = await world.open()
         await world.written(log, heard, 1)
@@ -157,9 +159,9 @@ async def test_a_close_that_is_given_up_leaves_nothing_that_goes_on() -> None:
         log, heard = await world.open()
         await world.written(log, heard, 1)
         store = SlowStore(log)
-        keeper = log._keeper
-        assert keeper._switch.ledger is not None
-        keeper._begin_work(keeper._roll_full(keeper._switch.ledger))
+        roller = log._roller
+        assert roller.ledger is not None
+        roller._begin_work(roller._roll_full(roller.ledger))
         await store.until_asked()
         closing = asyncio.ensure_future(log.aclose())
         await asyncio.sleep(0)
@@ -167,6 +169,6 @@ async def test_a_close_that_is_given_up_leaves_nothing_that_goes_on() -> None:
         async with asyncio.timeout(5):
             await asyncio.wait([closing])
         assert closing.cancelled()
-        assert keeper._working is None
+        assert roller._working is None
         assert store.waiting == 0
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("topic-")]

@@ -6,14 +6,17 @@ import struct
 import zlib
 from dataclasses import replace
 
+import pytest
+
 from magnetar.topic.chain import LedgerSpan
-from magnetar.topic.info import TopicInfo
-from magnetar.topic.info_store import NO_NODE, TopicInfoStore
-from magnetar.topic.log import TopicLog
+from magnetar.topic.log.log import TopicLog
+from magnetar.topic.log.managed_ledger import NO_NODE, ManagedLedger, ManagedLedgerStore
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.topic.proto.managed_ledger_pb2 import ZLIB, InfoMetadata, ManagedLedgerInfo
 from tests.unit.topic.log_world import TOPIC, LogWorld, drop_tail, log_world, message, read_all
 from tests.unit.topic.test_log_reading import three_ledgers
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def apache_ledger(world: LogWorld, batches: list[int]) -> LedgerSpan:
@@ -26,8 +29,8 @@ async def apache_ledger(world: LogWorld, batches: list[int]) -> LedgerSpan:
 
 async def apache_topic(world: LogWorld, *ledgers: list[int], properties: dict[str, str] | None = None) -> None:
     spans = [await apache_ledger(world, batches) for batches in ledgers]
-    infos = TopicInfoStore(world.cluster.store, world.parts.entropy)
-    await infos.write(TOPIC, TopicInfo(tuple(spans), properties or {}), NO_NODE)
+    ledgers = ManagedLedgerStore(world.cluster.store, world.context.entropy)
+    await ledgers.write(TOPIC, ManagedLedger(tuple(spans), properties or {}), NO_NODE)
 
 
 async def check_index(log: TopicLog, batches: list[int], first: int = 0) -> None:
@@ -83,12 +86,12 @@ async def test_ledgers_without_an_index_between_others_are_counted_from_the_one_
         log, heard = await world.open()
         await world.written(log, heard, 2, batch=5)
         await log.aclose()
-        infos = TopicInfoStore(world.cluster.store, world.parts.entropy)
-        stored = await infos.read(TOPIC)
+        ledgers = ManagedLedgerStore(world.cluster.store, world.context.entropy)
+        stored = await ledgers.read(TOPIC)
         assert stored is not None
         ours = replace(log.chain.spans[0], closed_ms=1)
         theirs = await apache_ledger(world, [2, 1, 4])
-        await infos.write(TOPIC, TopicInfo((ours, theirs), stored.value.properties), stored.version)
+        await ledgers.write(TOPIC, ManagedLedger((ours, theirs), stored.value.properties), stored.version)
         again, heard = await world.open()
         assert again.next_index == 17
         await world.written(again, heard, 1)

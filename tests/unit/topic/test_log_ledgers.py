@@ -11,8 +11,10 @@ import pytest
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import AddTimeoutError, NotEnoughBookiesError, TopicFencedError, TopicTerminatedError
 from magnetar.testing.waiting import until
-from magnetar.topic.log import TopicLog
+from magnetar.topic.log.log import TopicLog
 from tests.unit.topic.log_world import IMPATIENT, SINGLE, drop_tail, log_world, message, read_all, text_of
+
+pytestmark = pytest.mark.virtual_time
 
 AT_ONCE = dataclasses.replace(SINGLE, ledger_minutes_min=0)
 PAIR = TopicConfig(ensemble_size=2, write_quorum=2, ack_quorum=2)
@@ -57,12 +59,12 @@ async def test_young_ledger_is_not_rolled_however_full() -> None:
 async def test_old_ledger_is_rolled_when_its_owner_asks_if_it_has_entries() -> None:
     async with log_world(config=AT_ONCE) as world:
         log, heard = await world.open(ledger_minutes_max=1)
-        log._keeper._switch.begun_s -= 61
+        log._roller.begun_s -= 61
         assert not await log.roll_if_due()
         await world.written(log, heard, 1)
         await until(lambda: len(log.chain.spans) == 2, "the append to find it old")
         await world.written(log, heard, 1)
-        log._keeper._switch.begun_s -= 61
+        log._roller.begun_s -= 61
         assert await log.roll_if_due()
         assert len(log.chain.spans) == 3
 
@@ -117,7 +119,7 @@ async def test_while_no_new_ledger_can_be_made_the_old_one_goes_on(monkeypatch: 
 
 def break_ledger(log: TopicLog) -> None:
     """As if its bookies had failed for good."""
-    ledger = log._keeper._switch.ledger
+    ledger = log._roller.ledger
     assert ledger is not None
     ledger._engine.fail(AddTimeoutError("planted"))
 
@@ -185,7 +187,7 @@ async def test_lost_bookie_is_survived_with_another() -> None:
     async with log_world(bookies=3, config=PAIR) as world:
         log, heard = await world.open()
         await world.written(log, heard, 20)
-        ledger = log._keeper._switch.ledger
+        ledger = log._roller.ledger
         assert ledger is not None
         await world.cluster.kill(ledger.metadata.fragments[-1].ensemble[0])
         await world.written(log, heard, 200)

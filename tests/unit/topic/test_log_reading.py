@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from magnetar.errors import LedgerOffloadedError
-from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.testing.waiting import until
-from magnetar.topic.info import decode_info, encode_info
-from magnetar.topic.log import TopicLog
+from magnetar.topic.log.log import TopicLog
+from magnetar.topic.log.managed_ledger import decode_managed_ledger, encode_managed_ledger
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from tests.unit.topic.log_world import TOPIC, Heard, LogWorld, drop_tail, log_world, read_all, text_of
+
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
@@ -156,9 +158,9 @@ async def test_tail_cache_is_given_back_when_a_topic_is_closed() -> None:
     async with log_world() as world:
         log, heard = await world.open()
         await world.written(log, heard, 10)
-        assert world.parts.tail_cache.bytes_held
+        assert world.context.tail_cache.bytes_held
         await log.aclose()
-        assert world.parts.tail_cache.bytes_held == 0
+        assert world.context.tail_cache.bytes_held == 0
 
 
 async def test_ledger_in_tiered_storage_is_a_clear_error() -> None:
@@ -168,7 +170,7 @@ async def test_ledger_in_tiered_storage_is_a_clear_error() -> None:
         store, path = world.cluster.store, f"/managed-ledgers/{TOPIC}"
         node = await store.get(path)
         assert node is not None
-        message = ManagedLedgerInfo.FromString(encode_info(decode_info(node.value)))
+        message = ManagedLedgerInfo.FromString(encode_managed_ledger(decode_managed_ledger(node.value)))
         message.ledger_info[0].offload_context.complete = True
         message.ledger_info[0].offload_context.bookkeeper_deleted = True
         await store.put(path, message.SerializeToString())

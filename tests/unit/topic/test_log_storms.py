@@ -10,9 +10,11 @@ import pytest
 
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import AddTimeoutError, LogBusyError, TopicFencedError
-from magnetar.topic.log import TopicLog
+from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import Position
 from tests.unit.topic.log_world import Heard, LogWorld, drop_tail, log_world, message, read_all, text_of
+
+pytestmark = pytest.mark.virtual_time
 
 STEPS = 60
 CONFIG = TopicConfig(
@@ -39,7 +41,7 @@ class Storm:
                     await asyncio.sleep(0)
             case "old":
                 self.append(self.random.choice(self.owners)[0], 2)
-            case "break" if (ledger := log._keeper._switch.ledger) is not None:
+            case "break" if (ledger := log._roller.ledger) is not None:
                 ledger._engine.fail(AddTimeoutError("planted"))
             case "roll":
                 self.work.append(asyncio.ensure_future(log.roll()))

@@ -8,9 +8,11 @@ import contextlib
 import pytest
 
 from magnetar.errors import TopicFencedError
-from magnetar.topic.node import TopicNode
+from magnetar.topic.log.owned_node import OwnedNode
 from magnetar.topic.position import LATEST
 from tests.unit.topic.log_world import TOPIC, log_world, read_all, text_of
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_old_owner_is_fenced_and_told_once_another_has_opened_the_topic() -> None:
@@ -110,15 +112,15 @@ async def test_owner_that_was_slow_between_its_ledger_and_the_node_never_acknowl
 ) -> None:
     async with log_world() as world:
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        write, reached = TopicNode.write, asyncio.Event()
+        write, reached = OwnedNode.write, asyncio.Event()
 
-        async def slow_write(self: TopicNode, *args: object, **choices: object) -> None:
+        async def slow_write(self: OwnedNode, *args: object, **choices: object) -> None:
             if not reached.is_set():
                 reached.set()
                 await held
             await write(self, *args, **choices)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(TopicNode, "write", slow_write)
+        monkeypatch.setattr(OwnedNode, "write", slow_write)
         slow = asyncio.ensure_future(world.open())
         await reached.wait()
         quick, heard = await world.open()
@@ -146,15 +148,15 @@ async def test_nothing_is_acknowledged_in_a_ledger_that_the_node_does_not_name_y
     async with log_world() as world:
         old, heard = await world.open()
         await world.written(old, heard, 3)
-        write, held, reached = TopicNode.write, asyncio.Event(), asyncio.Event()
+        write, held, reached = OwnedNode.write, asyncio.Event(), asyncio.Event()
 
-        async def slow_write(self: TopicNode, *args: object, **choices: object) -> None:
+        async def slow_write(self: OwnedNode, *args: object, **choices: object) -> None:
             if self is old._node:
                 reached.set()
                 await held.wait()
             await write(self, *args, **choices)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(TopicNode, "write", slow_write)
+        monkeypatch.setattr(OwnedNode, "write", slow_write)
         rolling = asyncio.ensure_future(old.roll())
         while not reached.is_set():
             world.append(old, 1, first=3 + old.appends_waiting)

@@ -11,6 +11,8 @@ from magnetar.topic.position import EARLIEST, LATEST, Position
 from tests.unit.topic.log_world import TOPIC, drop_tail, log_world, read_all, text_of
 from tests.unit.topic.test_log_reading import three_ledgers
 
+pytestmark = pytest.mark.virtual_time
+
 HOUR_MS = 3_600_000
 
 

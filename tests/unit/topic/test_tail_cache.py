@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.topic.log.tail_cache import ENTRY_BYTES, TailCache, TopicTail
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
-from magnetar.topic.tail_cache import ENTRY_BYTES, TailCache, TopicTail
 
 SIZE = ENTRY_BYTES + 100
 
@@ -70,43 +70,41 @@ def test_cache_without_room_holds_nothing() -> None:
     assert cache.bytes_held == 0
 
 
-def test_released_entries_give_their_memory_back() -> None:
+def test_cleared_tail_gives_its_memory_back() -> None:
     cache = TailCache(2**20)
     tail = cache.tail()
     add(tail, 1, 0, 4)
-    tail.release(Position(1, 1))
-    assert cache.bytes_held == 2 * SIZE
-    assert tail.read(Position(1, 1), 1, 1) is None
-    assert len(tail.read(Position(1, 2), 9, 2**20) or ()) == 2
     tail.clear()
     assert cache.bytes_held == 0
+    assert tail.read(Position(1, 3), 1, 1) is None
     add(tail, 1, 4, 1)
     assert ids(tail.read(Position(1, 4), 1, 1)) == [(1, 4)]
 
 
-def test_what_was_released_early_leaves_nothing_behind() -> None:
+def test_runs_of_a_cleared_tail_do_not_pile_up() -> None:
     cache = TailCache(2**20)
     tail = cache.tail()
     for entry_id in range(1_000):
         add(tail, 1, entry_id, 1)
-        tail.release(Position(1, entry_id))
+        tail.clear()
     assert len(cache._runs) <= 1
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400), st.booleans(), st.integers(0, 9)), max_size=40),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400), st.booleans(), st.booleans()), max_size=40),
     st.integers(1, 900),
 )
-def test_memory_is_what_is_held_and_within_the_bound(steps: list[tuple[int, int, bool, int]], room: int) -> None:
+def test_memory_is_what_is_held_and_within_the_bound(steps: list[tuple[int, int, bool, bool]], room: int) -> None:
     cache = TailCache(room * SIZE)
     tails = [cache.tail(), cache.tail()]
     ledgers, nexts = [1, 1], [0, 0]
-    for which, count, rolls, back in steps:
+    for which, count, rolls, clears in steps:
         if rolls:
             ledgers[which], nexts[which] = ledgers[which] + 1, 0
         add(tails[which], ledgers[which], nexts[which], count)
         nexts[which] += count
-        tails[which].release(Position(ledgers[which], nexts[which] - 1 - 40 * back))
+        if clears:
+            tails[which].clear()
         assert cache.bytes_held == SIZE * sum(map(len, tails))
         assert cache.bytes_held <= cache.bytes_max
         last = Position(ledgers[which], nexts[which] - 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from magnetar.topic.chain import LedgerSpan
+from magnetar.topic.log.trimming import FOR_EVER, Retention, ledgers_to_drop
 from magnetar.topic.position import EARLIEST, LATEST, Position
-from magnetar.topic.trimming import FOR_EVER, Retention, ledgers_to_drop
 
 SPANS = [
     LedgerSpan(1, 10, 100, closed_ms=1_000),

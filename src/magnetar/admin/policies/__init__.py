@@ -1,4 +1,4 @@
-"""Single policies of namespaces and topics: each is a row of a table, which makes its routes.
+"""Routes of policies, made from the rows of broker/policies/registry.py.
 
-Read next: kinds.py (what may be set), namespace_table.py, topic_table.py
+`parsers.py` makes the stored value from a request; `namespace_routes.py` and `topic_routes.py` make the routes.
 """

@@ -1,4 +1,4 @@
 """Statistics of topics, subscriptions, consumers and producers in Pulsar's JSON, and the rates in them.
 
-Absent:    docs/admin-rest.md lists what Pulsar's JSON has and ours has not, or always as nought, with the reason.
+docs/admin-rest.md lists the fields of Pulsar's JSON that are missing here, or always zero, with the reasons.
 """

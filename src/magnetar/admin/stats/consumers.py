@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar.admin.stats.rates import RateBook
-from magnetar.admin.stats.times import iso
-from magnetar.broker.consumer import Consumer
+from magnetar.admin.stats.rates import RateBook, iso
 from magnetar.broker.dispatch.statistics import ConsumerStatistics
-from magnetar.broker.producer import AccessMode, Producer
+from magnetar.broker.publishing.producer import AccessMode, Producer
+from magnetar.broker.subscriptions.consumer import Consumer
 
 _ACCESS_MODES = {
     AccessMode.SHARED: "Shared",

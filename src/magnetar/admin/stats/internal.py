@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from functools import partial
 from typing import Any
 
-from magnetar.admin.stats.times import iso
-from magnetar.broker.names import encode_name
-from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.resources import paths
-from magnetar.broker.schemas.proto.schema_storage_pb2 import SchemaLocator
+from magnetar.admin.stats.rates import iso
 from magnetar.broker.service import BrokerService
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import Topic
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.topic import Topic
 from magnetar.errors import MagnetarError, NoNodeError
 from magnetar.ids import LedgerId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.topic.cursor import Cursor
-from magnetar.topic.info import is_offloaded
+from magnetar.names import encode_name
+from magnetar.runtime.slices import Slices
+from magnetar.schemas.proto.schema_storage_pb2 import SchemaLocator
+from magnetar.schemas.storage import schema_path
+from magnetar.topic.chain import LedgerSpan
+from magnetar.topic.cursor.cursor import Cursor
+from magnetar.topic.log.managed_ledger import is_offloaded
 from magnetar.topic.position import Position
 
 _CURSOR_SECONDS_MAX = 10.0
@@ -30,30 +33,20 @@ async def internal_stats(service: BrokerService, topic: PersistentTopic, *, with
     log, chain = topic.log, topic.log.chain
     spans = chain.spans
     current = spans[-1] if spans and not spans[-1].closed_ms else None
-    client = topic.ledger_client
+    client, slices, subscriptions = topic.ledger_client, service.slices, list(topic.subscriptions.values())
     return {
-        "entriesAddedCounter": topic.entries_in,
+        "entriesAddedCounter": topic.publisher.entries_in,
         "numberOfEntries": chain.entries,
         "totalSize": chain.size_bytes,
         "currentLedgerEntries": 0 if current is None else current.entries,
         "currentLedgerSize": 0 if current is None else current.size_bytes,
         "lastLedgerCreatedTimestamp": await _created(service, None if current is None else current.ledger_id),
-        "waitingCursorsCount": sum(_is_waiting(each, topic) for each in topic.subscriptions.values()),
+        "waitingCursorsCount": sum(await slices.map(partial(_is_waiting, topic=topic), subscriptions)),
         "pendingAddEntriesCount": log.appends_waiting,
         "lastConfirmedEntry": _text(log.last_confirmed),
         "state": "Terminated" if log.is_terminated else "Fenced" if log.is_fenced else "LedgerOpened",
-        "ledgers": [
-            await _ledger(
-                client,
-                span.ledger_id,
-                span.entries if span.closed_ms else 0,
-                span.size_bytes if span.closed_ms else 0,
-                is_away=is_offloaded(span),
-                with_metadata=with_metadata,
-            )
-            for span in spans
-        ],
-        "cursors": {cursor.name: _cursor(topic, cursor) for cursor in topic.cursors},
+        "ledgers": [await _ledger_of(span, client, slices, with_metadata=with_metadata) for span in spans],
+        "cursors": dict(await slices.map(lambda cursor: (cursor.name, _cursor(topic, cursor)), list(topic.cursors))),
         "properties": log.properties,
         "schemaLedgers": await _schema_ledgers(service, topic, client, with_metadata=with_metadata),
         "compactedLedger": await _compacted_ledger(topic, client, with_metadata=with_metadata),
@@ -70,9 +63,15 @@ async def _created(service: BrokerService, ledger_id: int | None) -> str:
 
 
 def _is_waiting(subscription: Subscription, topic: PersistentTopic) -> bool:
-    """Connected, and nothing to read."""
+    """Whether a consumer is connected and there is nothing to read."""
     next_read = subscription.statistics().next_read
     return bool(subscription.consumers) and next_read is not None and next_read > topic.log.last_confirmed
+
+
+async def _ledger_of(span: LedgerSpan, client: LedgerClient, slices: Slices, *, with_metadata: bool) -> dict[str, Any]:
+    await slices.turn()
+    entries, size = (span.entries, span.size_bytes) if span.closed_ms else (0, 0)
+    return await _ledger(client, span.ledger_id, entries, size, is_away=is_offloaded(span), with_metadata=with_metadata)
 
 
 async def _ledger(
@@ -138,17 +137,15 @@ def _cursor(topic: PersistentTopic, cursor: Cursor) -> dict[str, Any]:
 
 
 def _ranges_text(cursor: Cursor) -> str:
-    """Open at its lower end, as Pulsar writes them."""
-    ranges = [
-        f"({first.ledger_id}:{first.entry_id - 1}..{_text(last)}]" for first, last in cursor.acknowledged_ranges()
-    ]
+    """Writes ranges open at the lower end, as Pulsar does."""
+    ranges = [f"({_text(first.previous)}..{_text(last)}]" for first, last in cursor.acknowledged_ranges()]
     return f"[{','.join(ranges)}]"
 
 
 async def _schema_ledgers(
     service: BrokerService, topic: PersistentTopic, client: LedgerClient, *, with_metadata: bool
 ) -> list[dict[str, Any]]:
-    node = await service.resources.cache.get(paths.schema(topic.name.schema_name))
+    node = await service.resources.cache.get(schema_path(topic.name.schema_name))
     if node is None or not node.value:
         return []
     ledgers = [each.position.ledgerId for each in SchemaLocator.FromString(node.value).index]
@@ -183,11 +180,11 @@ def _text(position: Position) -> str:
 
 
 async def internal_info(service: BrokerService, topic: PersistentTopic) -> dict[str, Any]:
-    """The node of the topic's log, and those of its cursors."""
+    """Returns the node of the topic's log, and those of its cursors."""
     store, path = service.resources.store, topic.name.log_path
     node = await store.get(path)
     if node is None:
-        raise NoNodeError(f"{path} is gone")
+        raise NoNodeError(f"{path} does not exist any more")
     cursors = {}
     for cursor in topic.cursors:
         seen = cursor.statistics()
@@ -207,17 +204,18 @@ async def internal_info(service: BrokerService, topic: PersistentTopic) -> dict[
         "version": node.version,
         "creationDate": iso(node.created_ms),
         "modificationDate": iso(node.modified_ms),
-        "ledgers": [
-            {
-                "ledgerId": span.ledger_id,
-                "entries": span.entries,
-                "size": span.size_bytes,
-                "timestamp": span.closed_ms,
-                "isOffloaded": is_offloaded(span),
-            }
-            for span in topic.log.chain.spans
-        ],
+        "ledgers": await service.slices.map(_info_of, topic.log.chain.spans),
         "cursors": cursors,
+    }
+
+
+def _info_of(span: LedgerSpan) -> dict[str, Any]:
+    return {
+        "ledgerId": span.ledger_id,
+        "entries": span.entries,
+        "size": span.size_bytes,
+        "timestamp": span.closed_ms,
+        "isOffloaded": is_offloaded(span),
     }
 
 
@@ -240,10 +238,10 @@ _NO_CURSOR: dict[str, Any] = {
 
 
 def fleeting_internal_stats(topic: Topic) -> dict[str, Any]:
-    """Of a topic that keeps nothing."""
+    """Returns the statistics of a topic that stores nothing."""
     nothing = ("numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize")
     return {
-        "entriesAddedCounter": topic.entries_in,
+        "entriesAddedCounter": topic.publisher.entries_in,
         **dict.fromkeys((*nothing, "waitingCursorsCount", "pendingAddEntriesCount"), 0),
         "cursors": {name: dict(_NO_CURSOR) for name in topic.subscriptions},
     }

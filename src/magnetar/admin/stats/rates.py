@@ -1,7 +1,7 @@
-"""Rates: what producers and consumers did in the last minute, in a second.
+"""Rates of producers and consumers per second over the last minute, and times as Pulsar's JSON and headers write them.
 
-Window:    every minute all counters are looked at; the difference to the minute before is the rate, until the next one.
-           Who has not seen a whole window is shown the average since it came.
+Every minute all counters are read; the difference to the previous minute is the rate, until the next one. A client that
+has not been seen for a whole window is shown with the average since it came.
 """
 
 from __future__ import annotations
@@ -10,25 +10,40 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from magnetar.broker.consumer import Consumer
-from magnetar.broker.producer import Producer
+from magnetar.broker.publishing.producer import Producer
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic import SubscriptionLike
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.topics.topic import SubscriptionLike
+from magnetar.runtime.runtime import Entropy
+
+
+def iso(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def wall_ms_of(loop_s: float | None, entropy: Entropy) -> int:
+    """Returns the wall time of a moment on the loop's clock; 0 for None."""
+    if loop_s is None:
+        return 0
+    return entropy.wall_ms() - round((asyncio.get_running_loop().time() - loop_s) * 1000)
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
 
 WINDOW_S = 60.0
-_TOPICS_PER_TURN = 200  # Between them others get a turn of the loop.
 
 Counts = tuple[int, ...]
 
 
 def counts_of_producer(producer: Producer) -> Counts:
-    """Messages, bytes, chunks."""
+    """Returns messages, bytes, chunks."""
     return producer.messages_in, producer.bytes_in, producer.chunked_in
 
 
 def counts_of_consumer(consumer: Consumer) -> Counts:
-    """Messages, bytes, redelivered, acknowledged."""
+    """Returns messages, bytes, redelivered, acknowledged."""
     return (
         consumer.delivered_messages,
         consumer.delivered_bytes,
@@ -42,11 +57,11 @@ class _Window:
     counts: Counts
     at_s: float
     rates: tuple[float, ...] | None
-    """Of the window that ended then; None at the first look."""
+    """The rates of the window that ended then; None at the first look."""
 
 
 class RateBook:
-    """Made by `start`ing it on the loop; ended by `aclose`."""
+    """Is begun by `start` on the loop and ended by `aclose`."""
 
     def __init__(self, service: BrokerService, window_s: float = WINDOW_S) -> None:
         self._service = service
@@ -85,13 +100,15 @@ class RateBook:
     async def look(self) -> None:
         """Ends a window, and begins the next."""
         windows: dict[object, _Window] = {}
-        for number, topic in enumerate(self._service.topics.loaded()):
+        slices = self._service.slices
+        for topic in self._service.topics.loaded():
             for producer in topic.producers:
                 windows[producer] = self._next(producer, counts_of_producer(producer))
-            for consumer in _consumers_of(topic.subscriptions.values()):
+                await slices.turn()
+            for consumer in list(_consumers_of(topic.subscriptions.values())):
                 windows[consumer] = self._next(consumer, counts_of_consumer(consumer))
-            if number % _TOPICS_PER_TURN == _TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
+                await slices.turn()
+            await slices.turn()
         self._windows = windows  # Without those that have left.
 
     def _next(self, owner: object, counts: Counts) -> _Window:

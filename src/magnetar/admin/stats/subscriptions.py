@@ -1,24 +1,71 @@
-"""SubscriptionStats, as Pulsar has it."""
+"""SubscriptionStats, as Pulsar has it, and the analysis of a whole backlog: its entries and messages without
+markers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from magnetar.admin.stats.consumers import consumer_stats
 from magnetar.admin.stats.rates import RateBook
 from magnetar.broker.dispatch.non_persistent import NonPersistentSubscription
 from magnetar.broker.dispatch.statistics import SubscriptionStatistics
-from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.subscription import Subscription
-from magnetar.topic.cursor import Cursor
-from magnetar.topic.position import Position
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.runtime.slices import Slices
+from magnetar.topic.cursor.cursor import Cursor
+
+_ENTRIES_MAX: Final = 100_000
+_SECONDS_MAX: Final = 50.0
+_RUN: Final = 500
+_RUN_BYTES: Final = 2**20
+
+
+async def analyze_backlog(topic: PersistentTopic, subscription: Subscription) -> dict[str, Any]:
+    """Reads the backlog. `aborted` means that it is larger than one request may read."""
+    cursor, log = subscription.cursor, topic.log
+    entries = messages = markers = 0
+    first = last = ""
+    deadline = asyncio.get_running_loop().time() + _SECONDS_MAX
+    position = cursor.next_unacknowledged(cursor.mark_delete.next)
+    is_aborted = False
+    while log.chain.contains(position):
+        if entries >= _ENTRIES_MAX or asyncio.get_running_loop().time() > deadline:
+            is_aborted = True
+            break
+        run = await log.read(position, _RUN, _RUN_BYTES)
+        for entry in run:
+            if cursor.is_acknowledged(entry.position):
+                continue
+            last = f"{entry.position.ledger_id}:{entry.position.entry_id}"
+            first = first or last
+            entries += 1
+            if entry.head.is_marker:
+                markers += 1
+            else:
+                messages += entry.messages
+        position = cursor.next_unacknowledged(run[-1].position.next) if run else log.chain.end
+    return {
+        "entries": entries,
+        "messages": messages,
+        "markerMessages": markers,
+        "filterRejectedEntries": 0,
+        "filterAcceptedEntries": entries,
+        "filterRescheduledEntries": 0,
+        "filterRejectedMessages": 0,
+        "filterAcceptedMessages": messages,
+        "filterRescheduledMessages": 0,
+        "aborted": is_aborted,
+        "firstMessageId": first,
+        "lastMessageId": last,
+    }
+
 
 _READ_SECONDS_MAX = 10.0
 _RATES = ("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate")
-_NEVER: dict[str, Any] = {  # What there is no mechanism for.
+_NEVER: dict[str, Any] = {  # Values of mechanisms that do not exist here.
     "filterProcessedMsgCount": 0,
     "filterAcceptedMsgCount": 0,
     "filterRejectedMsgCount": 0,
@@ -32,7 +79,7 @@ _NEVER: dict[str, Any] = {  # What there is no mechanism for.
 }
 
 
-_NOTHING_KEPT: dict[str, Any] = {  # Of a subscription without a cursor.
+_NOTHING_KEPT: dict[str, Any] = {  # Values of a subscription without a cursor.
     **dict.fromkeys(("chunkedMessageRate", "msgRateExpired"), 0.0),
     **dict.fromkeys(
         (
@@ -69,7 +116,7 @@ _NOTHING_KEPT: dict[str, Any] = {  # Of a subscription without a cursor.
 
 @dataclass(frozen=True, slots=True)
 class StatsOptions:
-    """What a request asks for."""
+    """Holds the options of a request."""
 
     backlog_size: bool = True
     earliest_time: bool = False
@@ -78,15 +125,14 @@ class StatsOptions:
 
 
 async def subscription_stats(
-    topic: PersistentTopic, subscription: Subscription, rates: RateBook, options: StatsOptions
+    topic: PersistentTopic, subscription: Subscription, rates: RateBook, options: StatsOptions, slices: Slices
 ) -> dict[str, Any]:
     seen = subscription.statistics()
-    by_id = {id(consumer): known for consumer, known in zip(subscription.consumers, seen.consumers, strict=True)}
     is_keyed = seen.type == "Key_Shared"
-    consumers = [
-        consumer_stats(consumer, by_id.get(id(consumer)), rates, is_keyed=is_keyed)
-        for consumer in subscription.consumers
-    ]
+    consumers = await slices.map(
+        lambda pair: consumer_stats(pair[0], pair[1], rates, is_keyed=is_keyed),
+        list(zip(subscription.consumers, seen.consumers, strict=True)),
+    )
     cursor = topic.cursors.get(subscription.name)
     earliest_ms = await earliest_publish_ms(topic, subscription) if options.earliest_time else 0
     return (
@@ -164,24 +210,24 @@ def _nature(
 
 
 async def earliest_publish_ms(topic: PersistentTopic, subscription: Subscription) -> int:
-    """When the first message of the backlog was published; −1 if there is none."""
+    """Returns when the first message of the backlog was published; −1 without one."""
     cursor = subscription.cursor
-    first = cursor.next_unacknowledged(_behind(cursor.mark_delete))
+    first = cursor.next_unacknowledged(cursor.mark_delete.next)
     if not topic.log.chain.contains(first):
         return -1
     async with asyncio.timeout(_READ_SECONDS_MAX):
         entries = await topic.log.read(first, 1, 1)
-    return int(entries[0].head.metadata.publish_time) if entries else -1
+    return entries[0].head.publish_ms if entries else -1
 
 
-def _behind(position: Position) -> Position:
-    return Position(position.ledger_id, position.entry_id + 1)
-
-
-def fleeting_stats(subscription: NonPersistentSubscription, rates: RateBook, options: StatsOptions) -> dict[str, Any]:
-    """Of a non-persistent topic."""
+async def fleeting_stats(
+    subscription: NonPersistentSubscription, rates: RateBook, options: StatsOptions, slices: Slices
+) -> dict[str, Any]:
+    """Returns the statistics of a subscription of a non-persistent topic."""
     seen = subscription.statistics()
-    consumers = [consumer_stats(each, None, rates, is_keyed=False) for each in subscription.consumers]
+    consumers = await slices.map(
+        lambda consumer: consumer_stats(consumer, None, rates, is_keyed=False), list(subscription.consumers)
+    )
     stats = _NOTHING_KEPT | {
         **_rates(consumers),
         "bytesOutCounter": seen.delivered_bytes,

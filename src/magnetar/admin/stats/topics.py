@@ -1,18 +1,100 @@
-"""TopicStats, as Pulsar has it: of a topic, of a non-persistent one, and of all partitions together."""
+"""TopicStats, as Pulsar has it: of a topic, of a non-persistent one, and of all partitions together.
+
+For partitions, counts and rates are summed, times are the latest, names are kept.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from magnetar.admin.stats.consumers import average, publisher_stats
-from magnetar.admin.stats.rates import RateBook
+from magnetar.admin.stats.rates import RateBook, wall_ms_of
 from magnetar.admin.stats.subscriptions import StatsOptions, fleeting_stats, subscription_stats
-from magnetar.admin.stats.times import wall_ms_of
-from magnetar.broker.non_persistent_topic import NonPersistentTopic
-from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic import Topic
-from magnetar.broker.topic_upkeep import backlog_bytes
+from magnetar.broker.topics.non_persistent import NonPersistentTopic
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import require_persistent
+from magnetar.broker.topics.topic import Topic
+
+_LATEST = ("Timestamp", "TimeStamp")
+_AVERAGES = ("averageMsgSize", "avgMessagesPerEntry")
+_FIRST_WINS = frozenset({"backlogQuotaLimitSize", "backlogQuotaLimitTime", "oldestBacklogMessageAgeSeconds"})
+_EARLIEST = ("earliestMsgPublishTime",)
+_ONE_PARTITIONS_OWN = frozenset(
+    {"address", "connectedSince", "clientVersion", "metadata", "ownerBroker", "topicEpoch", "keyHashRangeArrays"}
+)
+
+Stats = dict[str, Any]
+
+
+class MergedStats:
+    """Adds up partitions one by one. Producers and consumers of the same name are one."""
+
+    def __init__(self) -> None:
+        self._stats: Stats = {}
+
+    def add(self, partition: Stats) -> None:
+        """Adds a partition without changing its statistics."""
+        _merge_into(self._stats, partition)
+
+    def stats(self) -> Stats:
+        merged = _shown(self._stats)
+        for name in ("publishers", "subscriptions", "replication"):
+            merged.setdefault(name, [] if name == "publishers" else {})
+        return {name: value for name, value in merged.items() if name not in _ONE_PARTITIONS_OWN}
+
+
+class _Clients(dict[str, Stats]):
+    """Holds producers or consumers by name."""
+
+    def add_all(self, clients: list[Stats]) -> None:
+        for stats in clients:
+            name = str(stats.get("producerName") or stats.get("consumerName"))
+            own = {key: value for key, value in stats.items() if key not in _ONE_PARTITIONS_OWN}
+            _merge_into(self.setdefault(name, {}), own)
+
+
+def _merge_into(merged: Stats, more: Stats) -> None:
+    for name, value in more.items():
+        if name in ("publishers", "consumers"):
+            merged.setdefault(name, _Clients()).add_all(value)
+        elif isinstance(value, dict):
+            _merge_into(merged.setdefault(name, {}), value)
+        elif name not in merged:
+            merged[name] = value
+        else:
+            merged[name] = _combined(name, merged[name], value)
+
+
+def _shown(merged: Stats) -> Stats:
+    shown: Stats = {}
+    for name, value in merged.items():
+        if isinstance(value, _Clients):
+            shown[name] = list(value.values())
+        else:
+            shown[name] = _shown(value) if isinstance(value, dict) else value
+    return shown
+
+
+def _combined(name: str, left: Any, right: Any) -> Any:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left or right
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return _number(name, left, right)
+    return left
+
+
+def _number(name: str, left: float, right: float) -> float:
+    if name in _FIRST_WINS or name == "producerId":
+        return left
+    if name in _AVERAGES or name.endswith(_LATEST):
+        return max(left, right)
+    if name.startswith(_EARLIEST):
+        known = [each for each in (left, right) if each > 0]
+        return min(known, default=0)
+    return left + right
+
 
 _NO_OFFLOAD: dict[str, Any] = {
     "offloadedStorageSize": 0,
@@ -49,11 +131,11 @@ _NOTHING_STORED: dict[str, Any] = {
 
 async def topic_stats(service: BrokerService, topic: Topic, rates: RateBook, options: StatsOptions) -> dict[str, Any]:
     if isinstance(topic, NonPersistentTopic):
-        return _fleeting(service, topic, rates, options)
-    assert isinstance(topic, PersistentTopic)
-    publishers = [publisher_stats(producer, rates) for producer in topic.producers]
+        return await _fleeting(service, topic, rates, options)
+    topic = require_persistent(topic)
+    publishers = await service.slices.map(partial(publisher_stats, rates=rates), topic.producers)
     subscriptions = {
-        name: await subscription_stats(topic, each, rates, options)
+        name: await subscription_stats(topic, each, rates, options, service.slices)
         for name, each in sorted(topic.subscriptions.items())
     }
     return (
@@ -84,9 +166,9 @@ def _traffic(topic: Topic, publishers: list[dict[str, Any]], subscriptions: dict
         "msgThroughputIn": throughput + 0.0,
         "msgRateOut": _sum(of_subscriptions, "msgRateOut") + 0.0,
         "msgThroughputOut": _sum(of_subscriptions, "msgThroughputOut") + 0.0,
-        "bytesInCounter": topic.bytes_in,
-        "msgInCounter": topic.messages_in,
-        "systemTopicBytesInCounter": topic.bytes_in if is_system else 0,
+        "bytesInCounter": topic.publisher.bytes_in,
+        "msgInCounter": topic.publisher.messages_in,
+        "systemTopicBytesInCounter": topic.publisher.bytes_in if is_system else 0,
         "bytesOutCounter": _sum(of_subscriptions, "bytesOutCounter"),
         "msgOutCounter": _sum(of_subscriptions, "msgOutCounter"),
         "bytesOutInternalCounter": 0,
@@ -96,12 +178,13 @@ def _traffic(topic: Topic, publishers: list[dict[str, Any]], subscriptions: dict
 
 
 async def _storage(topic: PersistentTopic, subscriptions: dict[str, Any], options: StatsOptions) -> dict[str, Any]:
-    size, age = topic.policies.storage_quota, topic.policies.age_quota
+    quotas = topic.policies.backlog_quotas
+    size, age = quotas.storage, quotas.age
     times = [each["earliestMsgPublishTimeInBacklog"] for each in subscriptions.values()]
     known = [time for time in times if time > 0]
     return {
         "storageSize": topic.log.chain.size_bytes,
-        "backlogSize": backlog_bytes(topic),
+        "backlogSize": topic.quota.backlog_bytes(),
         "backlogQuotaLimitSize": size.limit_bytes,
         "backlogQuotaLimitTime": age.limit_s,
         "oldestBacklogMessageAgeSeconds": -1,
@@ -111,9 +194,10 @@ async def _storage(topic: PersistentTopic, subscriptions: dict[str, Any], option
 
 
 def _deduplication(topic: PersistentTopic) -> str:
-    if topic.dedup is None:
+    dedup = topic.publisher.dedup
+    if dedup is None:
         return "Disabled"
-    return "Enabled" if topic.dedup.is_ready else "Recovering"
+    return "Enabled" if dedup.is_ready else "Recovering"
 
 
 def _epoch(topic: Topic) -> dict[str, Any]:
@@ -146,7 +230,7 @@ async def _life(service: BrokerService, topic: Topic) -> dict[str, Any]:
     return {
         "ownerBroker": service.address.broker_id,
         "topicCreationTimeStamp": created_ms,
-        "lastPublishTimeStamp": wall_ms_of(topic.last_published_s, service.entropy),
+        "lastPublishTimeStamp": wall_ms_of(topic.publisher.last_published_s, service.entropy),
     }
 
 
@@ -154,11 +238,16 @@ def _sum(stats: list[dict[str, Any]], name: str) -> Any:
     return sum(each[name] for each in stats)
 
 
-def _fleeting(
+async def _fleeting(
     service: BrokerService, topic: NonPersistentTopic, rates: RateBook, options: StatsOptions
 ) -> dict[str, Any]:
-    publishers = [publisher_stats(producer, rates) | {"msgDropRate": 0.0} for producer in topic.producers]
-    subscriptions = {name: fleeting_stats(each, rates, options) for name, each in sorted(topic.subscriptions.items())}
+    publishers = await service.slices.map(
+        lambda producer: publisher_stats(producer, rates) | {"msgDropRate": 0.0}, topic.producers
+    )
+    subscriptions = {
+        name: await fleeting_stats(each, rates, options, service.slices)
+        for name, each in sorted(topic.subscriptions.items())
+    }
     return (
         _traffic(topic, publishers, subscriptions)
         | _NOTHING_STORED
@@ -175,6 +264,6 @@ def _fleeting(
         | {
             "ownerBroker": service.address.broker_id,
             "topicCreationTimeStamp": wall_ms_of(topic.created_s, service.entropy),
-            "lastPublishTimeStamp": wall_ms_of(topic.last_published_s, service.entropy),
+            "lastPublishTimeStamp": wall_ms_of(topic.publisher.last_published_s, service.entropy),
         }
     )

@@ -1,4 +1,4 @@
-"""Operations on what is unacknowledged that need to look at the topic: skip, expire, peek."""
+"""Where operations on the backlog end: skip, expire, peek. Each needs a look at the topic, and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,40 +9,37 @@ from magnetar.broker.dispatch.context import DispatchContext
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
-_STEPS_PER_TURN: Final = 5_000  # Positions looked at before others get a turn of the loop.
+_STEPS_PER_TURN: Final = 5_000  # Positions to look at before the loop may run something else.
 
 
-async def entries_to_skip(context: DispatchContext, entries: int) -> Position | None:
-    """The last of the first so many unacknowledged entries; None if there is none."""
+async def skip_target(context: DispatchContext, entries: int) -> Position | None:
+    """Returns the last of the first `entries` unacknowledged entries; None if none is unacknowledged."""
     return (await _count_to(context, entries))[1]
 
 
 async def _count_to(context: DispatchContext, entries: int) -> tuple[int, Position | None]:
-    """How many of the first so many unacknowledged entries there are, and the last of them. Nothing is read."""
+    """Returns how many unacknowledged entries exist, counted up to `entries`, and the last of these. Reads nothing."""
     cursor, last = context.cursor, context.source.last_confirmed
     found, target = 0, None
     position = cursor.next_unacknowledged(cursor.mark_delete)
     while found < entries and position <= last:
         found, target = found + 1, position
-        position = cursor.next_unacknowledged(_behind(position))
+        position = cursor.next_unacknowledged(position.next)
         if found % _STEPS_PER_TURN == 0:
             await asyncio.sleep(0)
     return found, target
 
 
-async def acknowledge_before(context: DispatchContext, before_ms: int) -> Position | None:
-    """The last entry that was published before that time; None if it is acknowledged already, or there is none."""
+async def last_published_before(context: DispatchContext, before_ms: int) -> Position | None:
+    """Returns the last entry that was published before that time; None if none was, or all such are acknowledged."""
     async with asyncio.timeout(context.config.read_timeout_ms / 1_000):
         first_kept = await context.source.position_at_time(before_ms)
-    target = context.source.chain.previous_position(min(first_kept, _behind(context.source.last_confirmed)))
+    target = context.source.chain.previous_position(min(first_kept, context.source.last_confirmed.next))
     return target if target > context.cursor.mark_delete else None
 
 
-def _behind(position: Position) -> Position:
-    return Position(position.ledger_id, position.entry_id + 1)
-
-
 async def peek(context: DispatchContext, number: int) -> LogEntry | None:
+    """Returns the unacknowledged entry with this number, counted from 1; None if the backlog is shorter."""
     if number > context.cursor.backlog_entries():
         return None
     found, position = await _count_to(context, number)

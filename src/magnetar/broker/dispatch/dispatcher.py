@@ -1,11 +1,12 @@
-"""Dispatcher: what all kinds have in common: a turn of the loop, a place to read on, and the books of what was sent.
+"""Dispatcher: what all kinds of dispatch share: the turn, the place where reading continues, and counts of what was
+sent.
 
-Turn:      everything that may let an entry be delivered (entries at the tail, permits, acknowledgements, a timer, a
-           writable connection) calls `schedule`; any number of calls in one turn of the loop are one `_turn` in the
-           next.
-Bound:     a turn reads and hands out one run, then lets others go on; `_dispatch` says whether to come back at once.
-Known:     an entry behind `_acked_high` has never been acknowledged, not even in part, so nobody needs to ask the
-           cursor. That is every entry of a subscription that keeps up.
+Everything that may let an entry be delivered (entries at the tail, permits, acknowledgements, a timer, a writable
+connection) calls `schedule`. All calls within one turn of the loop lead to one `_turn` in the next.
+
+Invariant: no entry after `_acked_high` has ever been acknowledged, not even in part, so the cursor need not be asked.
+           On a subscription that keeps up these are all entries.
+Limits:    a turn reads and hands out one run, then other tasks run. `_dispatch` returns whether to come back at once.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from magnetar.broker.consumer import Consumer, Delivery, SubscriptionType
-from magnetar.broker.dispatch.context import UNLIMITED, DispatchContext
-from magnetar.broker.dispatch.holding import Holding
-from magnetar.broker.dispatch.reading import EntryReader
+from magnetar.broker.dispatch.blockers import Blocker, PositionState
+from magnetar.broker.dispatch.context import DispatchContext
+from magnetar.broker.dispatch.entry_reader import EntryReader
+from magnetar.broker.subscriptions.consumer import UNLIMITED, Consumer, Delivery, SubscriptionType
 from magnetar.errors import ConsumerBusyError, NoSuchLedgerError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
+from magnetar.words import counted
 
 
 class Dispatcher(ABC):
@@ -38,7 +40,8 @@ class Dispatcher(ABC):
         self._reader = EntryReader(context.source, context.config, self.schedule)
         self.consumers: list[Consumer] = []
         self.transactional: Position | None = None
-        """An entry of a transaction, at which delivery stops: whether it was committed is not known here."""
+        """An entry of a transaction. Delivery stops there, because it is not known whether the transaction was
+        committed."""
         self.next_read = self._first_unacknowledged()
         context.source.watch_tail(self.schedule)
 
@@ -58,7 +61,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def _dispatch(self) -> bool:
-        """Hands out one run. True: another turn may find more."""
+        """Hands out one run. Returns whether another turn may find more."""
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
@@ -69,8 +72,8 @@ class Dispatcher(ABC):
         limit = self._context.limits.consumers_max
         if 0 < limit <= len(self.consumers):
             raise ConsumerBusyError(
-                f"subscription {self._context.subscription} has {len(self.consumers)} consumers, which is the limit: "
-                "close one, or raise the maximum of consumers per subscription"
+                f"subscription {self._context.subscription} has {counted(len(self.consumers), 'consumer')}, which is "
+                "the limit: close one, or raise the maximum of consumers per subscription"
             )
 
     @abstractmethod
@@ -107,18 +110,18 @@ class Dispatcher(ABC):
         consumer.acked_messages += 1
 
     def acknowledge_to(self, consumer: Consumer, position: Position, still_unacked: Sequence[int], size: int) -> None:
-        """Of Exclusive and Failover."""
+        """Only on Exclusive and Failover."""
         self._note_acked(position)
         self._cursor.acknowledge_to(position, still_unacked or None, size)
         consumer.acked_messages += 1
         self.mark_delete_moved()
 
     def _note_acked(self, position: Position) -> None:
-        """What does not exist yet cannot be acknowledged, whatever clients send."""
+        """Clients may send any position: an entry that does not exist yet is not acknowledged."""
         self._acked_high = max(self._acked_high, min(position, self._context.source.last_confirmed))
 
     def mark_delete_moved(self) -> None:
-        """All up to the cursor's mark-delete position was acknowledged, by other ways than those above."""
+        """The cursor's mark-delete position has moved in another way than by the methods above."""
         mark_delete = self._cursor.mark_delete
         self._acked_high = max(self._acked_high, mark_delete)
         if self.next_read <= mark_delete:
@@ -126,7 +129,7 @@ class Dispatcher(ABC):
         self.schedule()
 
     def rewind(self) -> None:
-        """Everything that is not acknowledged is read again."""
+        """Begins again at the first entry that is not acknowledged."""
         self.next_read = self._first_unacknowledged()
         self.transactional = None
         self._reader.retry_now()
@@ -137,7 +140,7 @@ class Dispatcher(ABC):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _allowance(self) -> tuple[int, int]:
-        """Messages and bytes that the rates allow now; a timer is set if that is none."""
+        """Returns how many messages and bytes the rates allow now. If that is 0, it sets a timer."""
         messages, size = UNLIMITED, self._config.read_bytes_max
         for rate in self._context.rates:
             if rate.is_limited:
@@ -163,7 +166,7 @@ class Dispatcher(ABC):
         self.schedule()
 
     def _read_on(self, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
-        """The next run of the topic, or None."""
+        """Returns the next run of the topic, or None."""
         if self.next_read > self._context.source.last_confirmed or self._is_stopped():
             return None
         if self.next_read <= self._acked_high:
@@ -174,24 +177,23 @@ class Dispatcher(ABC):
         return entries
 
     def _is_stopped(self) -> bool:
-        """At an entry of a transaction, unless somebody has skipped it."""
+        """Returns whether delivery stops at an entry of a transaction that was not skipped."""
         if self.transactional is not None and self._cursor.is_acknowledged(self.transactional):
             self.transactional = None
         return self.transactional is not None
 
     def _skip_lost(self, reader: EntryReader) -> list[Position]:
-        """What is certainly lost counts as acknowledged, as the operator has asked for. Returns these positions."""
+        """Acknowledges entries that are certainly lost, as the operator has configured it. Returns their positions."""
         assert reader.lost is not None
         position, error = reader.lost
         chain = self._context.source.chain
         lost = [position]
-        if isinstance(error, NoSuchLedgerError):  # All the rest of it, then.
+        if isinstance(error, NoSuchLedgerError):  # Then the rest of the ledger is lost, too.
             last = chain.previous_position(Position(position.ledger_id + 1, -1))
-            if last > position:  # Else it has left the topic meanwhile, and this is all that anybody asks for.
+            if last > position:  # Otherwise it has left the topic, and only this entry is asked for.
                 lost = [Position(position.ledger_id, entry) for entry in range(position.entry_id, last.entry_id + 1)]
         self._acked_high = max(self._acked_high, lost[-1])
         self._cursor.acknowledge(lost)
-        self._context.lost_skipped += len(lost)
         reader.forget_lost()
         self.schedule()
         return lost
@@ -199,12 +201,11 @@ class Dispatcher(ABC):
     def _skip_marker(self, position: Position) -> None:
         self._acked_high = max(self._acked_high, position)
         self._cursor.acknowledge((position,))
-        self._context.markers_skipped += 1
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, consumer: Consumer, deliveries: list[Delivery], messages: int) -> None:
-        """Books a consumer's share of this turn and gives it to the sink. Permits are the caller's business."""
+        """Counts a consumer's share of this turn and gives it to the sink. The caller has taken the permits."""
         size = sum([len(entry.data) for entry, _, _ in deliveries])
         entries = len(deliveries)
         now = self._context.entropy.wall_ms()
@@ -225,7 +226,7 @@ class Dispatcher(ABC):
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """Of Exclusive and Failover."""
+        """The consumer that gets everything; None on Shared and Key_Shared."""
         return None
 
     @property
@@ -236,9 +237,18 @@ class Dispatcher(ABC):
     def has_rate_timer(self) -> bool:
         return self._rate_timer is not None
 
+    @property
+    def waiting_entries(self) -> int:
+        """The entries that were read and wait to be delivered, or delivered again."""
+        return 0
+
     @abstractmethod
-    def holdings(self) -> list[Holding]:
-        """What of this kind of dispatch holds entries back, now."""
+    def state_of(self, position: Position) -> PositionState | None:
+        """Returns where an entry is that was read and is not acknowledged; None if this dispatcher does not know."""
+
+    @abstractmethod
+    def blockers(self) -> list[Blocker]:
+        """Returns the reasons of this kind of dispatch why entries wait."""
 
     async def aclose(self) -> None:
         self._is_closed = True

@@ -1,76 +1,54 @@
-"""Key_Shared: all entries of one key to one consumer at a time, in order.
+"""Key_Shared: all entries of one key go to one consumer at a time, in order.
 
-Rule:      an entry is delivered to the consumer its key's hash belongs to, unless an earlier entry of the same hash
-           waits in the replay queue, or another consumer still has entries of that hash unacknowledged (the hash
-           *drains* there). Then it waits in the replay queue, and entries of other keys go on, up to the look-ahead
-           limit.
-Books:     hash → who has entries of it, and how many. That is all that is needed when consumers come and go: no key is
-           ever with two of them.
-Choice:    consumers may allow delivery out of order; then only the assignment counts.
+Order:     an entry goes to the consumer that its key's hash is assigned to, unless an earlier entry of the same hash is
+           in the replay queue, or another consumer still has entries of that hash unacknowledged (the hash *drains*
+           there). Then the entry waits in the replay queue, and entries of other keys are delivered, up to the
+           look-ahead limit. Consumers may allow delivery out of order; then the assignment alone decides.
+Read next: unacked_book.py (which consumer has entries of a hash), next_consumer.py (the assignment)
 """
 
 from __future__ import annotations
 
-from magnetar.broker.consumer import Consumer, KeySharedMode, KeySharedSettings, SubscriptionType
+from collections import Counter
+from typing import Final
+
+from magnetar.broker.dispatch.blockers import Blocker, BlockerKind
 from magnetar.broker.dispatch.context import DispatchContext
-from magnetar.broker.dispatch.hashing import hash_of_entry
-from magnetar.broker.dispatch.holding import Holding
-from magnetar.broker.dispatch.multi import MultiConsumerDispatcher, Share
-from magnetar.broker.dispatch.multi_holdings import key_holdings
-from magnetar.broker.dispatch.scan import special_of
-from magnetar.broker.dispatch.selectors import RingSelector, Selector, SplitSelector, StickySelector
+from magnetar.broker.dispatch.next_consumer import hash_of_entry, make_assignment
+from magnetar.broker.dispatch.shared_base import Share, SharedBase
+from magnetar.broker.subscriptions.consumer import Consumer, KeySharedSettings, SubscriptionType
+from magnetar.topic.entry_format.traits import traits_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
+from magnetar.words import counted
+
+_HASHES_SHOWN_MAX: Final = 100  # Hashes that an explanation names; others are facts of the same kind.
 
 
-class KeySharedDispatcher(MultiConsumerDispatcher):
+class KeySharedDispatcher(SharedBase):
     type = SubscriptionType.KEY_SHARED
 
     def __init__(self, context: DispatchContext, settings: KeySharedSettings) -> None:
         super().__init__(context)
         self.mode = settings.mode
         self.is_ordered = not settings.allow_out_of_order
-        self.selector = _selector_for(settings.mode, context)
-        self.holders: dict[int, tuple[Consumer, int]] = {}
-        """Hash → the consumer that has entries of it, and how many."""
+        self.assignment = make_assignment(settings.mode, context.config)
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def _join(self, consumer: Consumer) -> None:
-        self.selector.add(consumer)
+        self.assignment.add(consumer)
 
     def _leave(self, consumer: Consumer) -> None:
-        self.selector.remove(consumer)
+        self.assignment.remove(consumer)
 
-    def _let_go(self, key_hash: int) -> None:
-        holder = self.holders.get(key_hash)
-        if holder is None:
-            return
-        if holder[1] > 1:
-            self.holders[key_hash] = (holder[0], holder[1] - 1)
-            return
-        del self.holders[key_hash]
-        if self.replay.has_hash(key_hash):
-            self.replay_is_stuck = False
-            self.schedule()
-
-    def _take(self, consumer: Consumer, key_hash: int) -> None:
-        if self.is_ordered:
-            holder = self.holders.get(key_hash)
-            assert holder is None or holder[0] is consumer, "a key is with one consumer at a time"
-            self.holders[key_hash] = (consumer, 1 if holder is None else holder[1] + 1)
-
-    def _all_have_left(self) -> None:
-        assert not self.holders
-        super()._all_have_left()
-
-    # --- who may have it ----------------------------------------------------------------------------------------------
+    # --- which consumer may have an entry -----------------------------------------------------------------------------
 
     def _target(self, key_hash: int) -> Consumer | None:
-        """Who may get an entry of this hash now, apart from the order within the replay queue and from room."""
-        consumer = self.selector.select(key_hash)
+        """Returns the consumer that may get an entry of this hash, whatever waits in the replay queue and has room."""
+        consumer = self.assignment.owner_of(key_hash)
         if consumer is not None and self.is_ordered:
-            holder = self.holders.get(key_hash)
+            holder = self.book.holders.get(key_hash)
             if holder is not None and holder[0] is not consumer:
                 return None
         return consumer
@@ -82,14 +60,15 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return room > 0 and self._room_of_all() > 0
 
     def _wanted_of_replay(self, entries_max: int) -> list[Position]:
+        replay = self.book.replay
         rooms: dict[Consumer, int] = {}
         held: set[int] = set()
         wanted: list[Position] = []
-        for position in self.replay:
-            key_hash = self.replay.hash_of(position)
+        for position in replay:
+            key_hash = replay.hash_of(position)
             if key_hash in held:
                 continue
-            if key_hash:  # Else it has to be read first.
+            if key_hash:  # Otherwise it must be read first.
                 consumer = self._target(key_hash)
                 if consumer is None or not self._has_room(consumer, rooms):
                     if self.is_ordered:
@@ -104,7 +83,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- handing out --------------------------------------------------------------------------------------------------
 
     def look_ahead_limit(self) -> int:
-        """How many entries may wait in the replay queue while reading goes on; 0: no limit."""
+        """Returns how many entries may be in the replay queue while reading continues. 0: no limit."""
         config = self._config
         limits = [
             limit
@@ -118,31 +97,31 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def _read_ahead_room(self) -> int:
         limit = self.look_ahead_limit()
-        return limit - len(self.replay) if limit else super()._read_ahead_room()
+        return limit - len(self.book.replay) if limit else super()._read_ahead_room()
 
     def _replay_room(self, entries_max: int) -> int:
-        return max(self.look_ahead_limit(), entries_max) - len(self.replay)
+        return max(self.look_ahead_limit(), entries_max) - len(self.book.replay)
 
     def _hand_out(self, entries: list[LogEntry], *, is_replay: bool) -> int:
         shares: dict[Consumer, Share] = {}
         rooms: dict[Consumer, int] = {}
         held: set[int] = set()
         handled = 0
-        has_room = True
+        may_have_room = True
         for entry in entries:
-            if not has_room and not is_replay and not self._anybody_has_room(rooms):
+            if not may_have_room and not is_replay and not self._any_has_room(rooms):
                 break
             if not self._is_done_with(entry, is_replay=is_replay):
-                key_hash = hash_of_entry(entry, self.selector.first_hash)
-                consumer = None if key_hash in held else self._who_now(entry.position, key_hash, rooms, is_replay)
+                key_hash = hash_of_entry(entry, self.assignment.first_hash)
+                consumer = None if key_hash in held else self._taker_of(entry.position, key_hash, rooms, is_replay)
                 if consumer is None:
                     held.add(key_hash)
-                    self.replay.add(entry.position, key_hash)
-                    has_room = False  # Perhaps: somebody has to look.
+                    self.book.replay.add(entry.position, key_hash)
+                    may_have_room = False
                 else:
                     self._give(consumer, shares, rooms, entry, key_hash)
                     if is_replay:
-                        self.replay.remove(entry.position)
+                        self.book.replay.remove(entry.position)
             elif self.transactional is not None:
                 break
             handled += 1
@@ -151,28 +130,29 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def _is_done_with(self, entry: LogEntry, *, is_replay: bool) -> bool:
         if entry.position <= self._acked_high and self._cursor.is_acknowledged(entry.position):
-            self.replay.remove(entry.position)
+            self.book.replay.remove(entry.position)
             return True
-        special = special_of(entry)
-        if special is not None and self._specially(entry, special, is_replay=is_replay):
-            if special.is_marker:
-                self.replay.remove(entry.position)
+        traits = traits_of(entry)
+        if traits is not None and self._is_set_aside(entry, traits, is_replay=is_replay):
+            if traits.is_marker:
+                self.book.replay.remove(entry.position)
             return True
         return False
 
-    def _who_now(
+    def _taker_of(
         self, position: Position, key_hash: int, rooms: dict[Consumer, int], is_replay: bool
     ) -> Consumer | None:
-        if self.is_ordered and self.replay.has_hash(key_hash) and not (is_replay and self._knows(position)):
-            return None  # Others of this key come first.
+        if self.is_ordered and self.book.replay.has_hash(key_hash) and not (is_replay and self._is_in_order(position)):
+            return None  # Other entries of this key come first.
         consumer = self._target(key_hash)
         return consumer if consumer is not None and self._has_room(consumer, rooms) else None
 
-    def _knows(self, position: Position) -> bool:
-        """Whether its place among those of its key is known: then the queue's order has seen to it."""
-        return position in self.replay and self.replay.hash_of(position) != 0
+    def _is_in_order(self, position: Position) -> bool:
+        """Returns whether the replay queue knows the key of this entry, and so has put it in order among its key's."""
+        replay = self.book.replay
+        return position in replay and replay.hash_of(position) != 0
 
-    def _anybody_has_room(self, rooms: dict[Consumer, int]) -> bool:
+    def _any_has_room(self, rooms: dict[Consumer, int]) -> bool:
         return any(self._has_room(consumer, rooms) for consumer in self.consumers)
 
     def _give(
@@ -184,23 +164,65 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         key_hash: int,
     ) -> None:
         delivery, messages = self._delivery_of(entry)
-        consumer.pending[entry.position] = (messages, key_hash)
-        self._take(consumer, key_hash)
         share = shares.get(consumer)
         if share is None:
             share = shares[consumer] = Share()
         share.deliveries.append(delivery)
         share.messages += messages
         rooms[consumer] -= messages
-        self._book(consumer, messages)
+        consumer.permits -= messages
+        self._budget -= messages
+        self.book.deliver(consumer, entry.position, messages, key_hash)
+        if self.is_ordered:
+            self.book.hold_key(consumer, key_hash)
 
-    def holdings(self) -> list[Holding]:
-        return [*super().holdings(), *key_holdings(self)]
+    # --- questions ----------------------------------------------------------------------------------------------------
 
+    def blockers(self) -> list[Blocker]:
+        return [*super().blockers(), *self._key_blockers(), *self._look_ahead_blockers()]
 
-def _selector_for(mode: KeySharedMode, context: DispatchContext) -> Selector:
-    if mode is KeySharedMode.STICKY:
-        return StickySelector()
-    if context.config.key_shared_consistent_hashing:
-        return RingSelector(context.config.key_shared_points)
-    return SplitSelector()
+    def _key_blockers(self) -> list[Blocker]:
+        """Looks at everything that waits, so it is only for people's questions."""
+        replay = self.book.replay
+        waiting = Counter(replay.hash_of(position) for position in replay)
+        found: list[Blocker] = []
+        for key_hash, entries in sorted(waiting.items()):
+            consumer = self.assignment.owner_of(key_hash) if key_hash else None
+            holder = self.book.holders.get(key_hash)
+            if key_hash and consumer is None:
+                found.append(
+                    Blocker(
+                        kind=BlockerKind.HASH_UNASSIGNED,
+                        text=f"no consumer takes key hash {key_hash}",
+                        key_hash=key_hash,
+                        entries=entries,
+                        advice="connect a consumer whose ranges include it",
+                    )
+                )
+            elif consumer is not None and holder is not None and holder[0] is not consumer:
+                found.append(
+                    Blocker(
+                        kind=BlockerKind.HASH_DRAINING,
+                        text=f"key hash {key_hash} belongs to consumer {consumer.shown} now, and consumer "
+                        f"{holder[0].shown} still has {holder[1]} unacknowledged entries of it",
+                        consumer=holder[0].name,
+                        key_hash=key_hash,
+                        entries=entries,
+                        advice=f"let consumer {holder[0].shown} acknowledge, or close it",
+                    )
+                )
+        return found[:_HASHES_SHOWN_MAX]
+
+    def _look_ahead_blockers(self) -> list[Blocker]:
+        limit, waiting = self.look_ahead_limit(), len(self.book.replay)
+        if not limit or waiting < limit:
+            return []
+        return [
+            Blocker(
+                kind=BlockerKind.LOOK_AHEAD_LIMIT,
+                text=f"waiting for the consumer of a key: {counted(waiting, 'entry', 'entries')}; nothing further is "
+                "read",
+                position=self.next_read,
+                advice="let the consumers of these keys receive and acknowledge",
+            )
+        ]

@@ -1,7 +1,7 @@
-"""Subscriptions of non-persistent topics: what a consumer can take now it gets, the rest is dropped and counted.
+"""Subscriptions of non-persistent topics: a consumer gets what it can take now; the rest is dropped and counted.
 
-Nothing is read, acknowledged or delivered again: there is no log and no cursor. Which consumer an entry is for is
-decided as on persistent topics: the active one, whose turn it is, or the key's.
+Nothing is read, acknowledged or delivered again, because there is no log and no cursor. The consumer of an entry is
+chosen as on persistent topics (next_consumer.py): the active one, the next in turn, or the one of the key.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from magnetar.broker.consumer import Consumer, Delivery, KeySharedMode, SubscriptionType
-from magnetar.broker.dispatch.failover import choose_active
-from magnetar.broker.dispatch.hashing import hash_of_entry
-from magnetar.broker.dispatch.rate import DispatchRate
-from magnetar.broker.dispatch.round_robin import RoundRobin
-from magnetar.broker.dispatch.selectors import RingSelector, Selector, SplitSelector, StickySelector
+from magnetar.broker.dispatch.next_consumer import (
+    KeyAssignment,
+    RoundRobin,
+    choose_active,
+    hash_of_entry,
+    make_assignment,
+)
+from magnetar.broker.dispatch.rate_bucket import RateBucket
+from magnetar.broker.subscriptions.consumer import UNLIMITED, Consumer, Delivery, SubscriptionType
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.errors import ConsumerBusyError, SubscriptionFencedError, SubscriptionTypeError
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 from magnetar.topic.log_entry import LogEntry
-from magnetar.topic.position import Position
+from magnetar.topic.position import EARLIEST, Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class NonPersistentSubscription:
         topic: str = "",
         partition: int = -1,
         consumers_max: int = 0,
-        topic_rate: DispatchRate | None = None,
+        topic_rate: RateBucket | None = None,
     ) -> None:
         self.name = name
         self.consumers: list[Consumer] = []
@@ -61,9 +64,9 @@ class NonPersistentSubscription:
         self._topic_rate = topic_rate
         self._active: Consumer | None = None
         self._ring = RoundRobin()
-        self._selector: Selector | None = None
+        self._assignment: KeyAssignment | None = None
         self._is_closed = False
-        self._delivered = [0, 0, 0]  # Entries, messages, bytes; of all consumers there ever were.
+        self._delivered = [0, 0, 0]  # Entries, messages, bytes; for all consumers there ever were.
 
     @property
     def active_consumer(self) -> Consumer | None:
@@ -72,22 +75,22 @@ class NonPersistentSubscription:
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """ConsumerBusyError, SubscriptionTypeError, SubscriptionFencedError, ConsumerAssignError."""
+        """Raises ConsumerBusyError, SubscriptionTypeError, SubscriptionFencedError or ConsumerAssignError."""
         if self._is_closed:
             raise SubscriptionFencedError(f"subscription {self.name} is closed: connect again")
         self._check(consumer)
         if not self.consumers:
             self.type = consumer.type
-            self._selector = self._selector_for(consumer)
-        if self._selector is not None:
-            self._selector.add(consumer)
+            self._assignment = self._assignment_for(consumer)
+        if self._assignment is not None:
+            self._assignment.add(consumer)
         self._ring.add(consumer)
         self.consumers.append(consumer)
         consumer.is_connected = True
         try:
             self._choose(consumer)
         except BaseException:
-            self.remove_consumer(consumer)  # Nobody else would: who adds it takes it for one that was not added.
+            self.remove_consumer(consumer)  # The caller takes it for one that was not added.
             raise
 
     def _check(self, consumer: Consumer) -> None:
@@ -96,7 +99,7 @@ class NonPersistentSubscription:
         first = self.consumers[0]
         if consumer.type is not self.type or consumer.key_shared.mode is not first.key_shared.mode:
             raise SubscriptionTypeError(
-                f"consumer {consumer.name!r} wants {consumer.type.shown}, the connected consumers have "
+                f"consumer {consumer.shown} wants {consumer.type.shown}, the connected consumers have "
                 f"{first.type.shown}: connect with the same settings, or wait until they are closed"
             )
         is_full = 0 < self.consumers_max <= len(self.consumers)
@@ -105,24 +108,20 @@ class NonPersistentSubscription:
                 f"subscription {self.name} takes no further consumer, {first.name!r} is connected: close one first"
             )
 
-    def _selector_for(self, consumer: Consumer) -> Selector | None:
+    def _assignment_for(self, consumer: Consumer) -> KeyAssignment | None:
         if consumer.type is not SubscriptionType.KEY_SHARED:
             return None
-        if consumer.key_shared.mode is KeySharedMode.STICKY:
-            return StickySelector()
-        if self._config.key_shared_consistent_hashing:
-            return RingSelector(self._config.key_shared_points)
-        return SplitSelector()
+        return make_assignment(consumer.key_shared.mode, self._config)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Twice is once."""
+        """A second call does nothing."""
         if not consumer.is_connected:
             return
         consumer.is_connected = False
         self.consumers.remove(consumer)
         self._ring.remove(consumer)
-        if self._selector is not None:
-            self._selector.remove(consumer)
+        if self._assignment is not None:
+            self._assignment.remove(consumer)
         self._choose(None)
 
     def _choose(self, added: Consumer | None) -> None:
@@ -133,8 +132,8 @@ class NonPersistentSubscription:
         if self.consumers:
             self._active = choose_active(self.consumers, self._topic, self._partition, by_ring=by_ring)
         if self.type is SubscriptionType.FAILOVER:
-            told = self.consumers if self._active is not before else [added] if added is not None else []
-            for consumer in told:
+            notified = self.consumers if self._active is not before else [added] if added is not None else []
+            for consumer in notified:
                 consumer.sink.active_changed(consumer is self._active)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -143,7 +142,17 @@ class NonPersistentSubscription:
             consumer.last_flow_ms = self._entropy.wall_ms()
             consumer.first_flow_ms = consumer.first_flow_ms or consumer.last_flow_ms
 
-    # There is nothing to acknowledge or to give back; clients do it all the same.
+    # There is nothing to acknowledge, to give back or to go back to; clients ask for it anyway.
+
+    @property
+    def mark_delete(self) -> Position:
+        return EARLIEST
+
+    @property
+    def backlog_entries(self) -> int:
+        return 0
+
+    async def seek(self, position: Position, still_unacked: Sequence[int] = (), batch_size: int = 0) -> None: ...
 
     def resume(self, consumer: Consumer) -> None: ...
 
@@ -175,7 +184,7 @@ class NonPersistentSubscription:
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def publish(self, entries: Sequence[LogEntry]) -> None:
-        """A run of entries as it came; each goes to somebody now, or nowhere."""
+        """Hands out a run of entries. An entry that no consumer can take now is dropped."""
         shares: dict[Consumer, list[Delivery]] = {}
         counts: dict[Consumer, int] = {}
         choose = self._chooser()
@@ -196,7 +205,7 @@ class NonPersistentSubscription:
     def _messages_allowed(self) -> int:
         rate = self._topic_rate
         if rate is None or not rate.is_limited:
-            return 2**62
+            return UNLIMITED
         messages, size = rate.available(asyncio.get_running_loop().time())
         return messages if size > 0 else 0
 
@@ -209,9 +218,9 @@ class NonPersistentSubscription:
         return lambda _: self._active if self._active is not None and self._active.is_available else None
 
     def _of_key(self, entry: LogEntry) -> Consumer | None:
-        if self._selector is None:
+        if self._assignment is None:
             return None
-        consumer = self._selector.select(hash_of_entry(entry, self._selector.first_hash))
+        consumer = self._assignment.owner_of(hash_of_entry(entry, self._assignment.first_hash))
         return consumer if consumer is not None and consumer.is_available else None
 
     def _send(self, consumer: Consumer, deliveries: list[Delivery], messages: int) -> None:

@@ -1,10 +1,11 @@
-"""Shared: each entry to one of the consumers, whose turn it is.
+"""Shared: each entry goes to one of the consumers, in turn.
 
-Turn:      a consumer gets a few entries, as its permits go, then the next one; alone it gets all it can take.
-Chunks:    all chunks of one message go to the consumer that got the first, in order; they wait for it if they must, and
-           others are served meanwhile.
-Owner:     that consumer is known until the last chunk is delivered, not merely read, or until it leaves. A message
-           whose last chunk never comes, or is acknowledged unread, is forgotten when too many are followed.
+A consumer gets a few entries, as its permits allow, then the next one. A single consumer gets all it can take.
+
+Order:     all chunks of one message go to the consumer that got the first one, in order. They wait for it if it cannot
+           take them, and other consumers are served meanwhile. That consumer is remembered until the last chunk is
+           delivered, not merely read, or until it leaves.
+Limits:    a message whose last chunk never comes, or is acknowledged unread, is forgotten when too many are followed.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.broker.consumer import Consumer, SubscriptionType
+from magnetar.broker.dispatch.blockers import Blocker, BlockerKind
 from magnetar.broker.dispatch.context import DispatchContext
-from magnetar.broker.dispatch.holding import Holding
-from magnetar.broker.dispatch.multi import MultiConsumerDispatcher, Share
-from magnetar.broker.dispatch.multi_holdings import chunk_holdings
-from magnetar.broker.dispatch.round_robin import RoundRobin
-from magnetar.broker.dispatch.scan import Special, special_of
+from magnetar.broker.dispatch.next_consumer import RoundRobin
+from magnetar.broker.dispatch.shared_base import Share, SharedBase
+from magnetar.broker.subscriptions.consumer import Consumer, SubscriptionType
+from magnetar.topic.entry_format.traits import EntryTraits, traits_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
+from magnetar.words import counted
 
-_CHUNKED_MESSAGES_MAX: Final = 10_000  # Messages whose chunks are followed at a time; the longest idle is forgotten.
+_CHUNKED_MESSAGES_MAX: Final = 10_000  # Messages whose chunks are followed; beyond this the longest idle is forgotten.
 _WAITING_CHUNKS_MAX: Final = 1_000  # Beyond this, reading stops until their consumers take some.
 
 
-class SharedDispatcher(MultiConsumerDispatcher):
+class SharedDispatcher(SharedBase):
     type = SubscriptionType.SHARED
 
     def __init__(self, context: DispatchContext) -> None:
@@ -34,8 +35,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._ring = RoundRobin()
         self._chunk_owner: dict[str, Consumer] = {}
         self.waiting_chunks: dict[Consumer, list[Position]] = {}
-        """Read, and kept for a consumer that cannot take them now."""
-        self._replays_chunks = False  # Then the replay goes first, or chunks would overtake each other.
+        """Chunks that were read and that their consumer could not take."""
+        self._replays_chunks = False  # Then nothing new is read before the replay, or chunks would overtake each other.
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
@@ -47,28 +48,12 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._release_chunks(consumer)
         for uuid in self._incomplete_of(consumer):
             del self._chunk_owner[uuid]
-            self._replays_chunks = True  # Those it has of it are about to be queued there.
-
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        self._release_chunks(consumer)
-        super().flow(consumer, permits)
-
-    def resume(self, consumer: Consumer) -> None:
-        self._release_chunks(consumer)
-        super().resume(consumer)
+            self._replays_chunks = True  # The chunks that it has are about to be queued there.
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        self._release_chunks(consumer)  # It is not blocked any more, whatever it gives back.
         if self._incomplete_of(consumer):
             self._replays_chunks = True
         super().redeliver(consumer, positions, epoch)
-
-    def _unblock(self) -> None:
-        blocked = [consumer for consumer in self.waiting_chunks if consumer.is_blocked]
-        super()._unblock()
-        for consumer in blocked:
-            if not consumer.is_blocked:
-                self._release_chunks(consumer)
 
     def mark_delete_moved(self) -> None:
         mark_delete = self._cursor.mark_delete
@@ -81,23 +66,29 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self.waiting_chunks.clear()
         self._chunk_owner.clear()
 
-    def _placed(self, positions: set[Position]) -> set[Position]:
-        return super()._placed(positions).union(*(positions.intersection(w) for w in self.waiting_chunks.values()))
+    def _already_placed(self, positions: set[Position]) -> set[Position]:
+        waiting = (positions.intersection(chunks) for chunks in self.waiting_chunks.values())
+        return super()._already_placed(positions).union(*waiting)
 
     def _incomplete_of(self, consumer: Consumer) -> list[str]:
-        """Messages of which it has chunks, and is to get more."""
+        """Returns the messages of which the consumer has some chunks and not yet all."""
         return [uuid for uuid, owner in self._chunk_owner.items() if owner is consumer]
 
     def _release_chunks(self, consumer: Consumer) -> None:
         for position in self.waiting_chunks.pop(consumer, ()):
-            self.replay.add(position)
+            self.book.replay.add(position)
             self._replays_chunks = True
 
     # --- handing out --------------------------------------------------------------------------------------------------
 
+    def _dispatch(self) -> bool:
+        for consumer in [consumer for consumer in self.waiting_chunks if consumer.is_available]:
+            self._release_chunks(consumer)
+        return super()._dispatch()
+
     def _read_ahead_room(self) -> int:
         if self._replays_chunks:
-            self._replays_chunks = len(self.replay) > 0
+            self._replays_chunks = len(self.book.replay) > 0
         if self._replays_chunks or sum(map(len, self.waiting_chunks.values())) >= _WAITING_CHUNKS_MAX:
             return 0
         return super()._read_ahead_room()
@@ -112,9 +103,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
             if consumer is None:
                 break
             room = min(self._room(consumer), self._room_of_all())
-            if room <= 0:
-                consumer.is_blocked = True
-                continue
             share = shares.get(consumer)
             if share is None:
                 share = shares[consumer] = Share()
@@ -122,7 +110,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
             start, index = index, self._fill(consumer, shares, entries, index, end, room, is_replay=is_replay)
             if is_replay:
                 for entry in entries[start:index]:
-                    self.replay.remove(entry.position)
+                    self.book.replay.remove(entry.position)
         self._finish(shares, is_replay=is_replay)
         return index
 
@@ -140,14 +128,14 @@ class SharedDispatcher(MultiConsumerDispatcher):
         """Gives the consumer entries from `index` on, up to `end` and its room. Returns the first that is left."""
         share = shares[consumer]
         pending, deliveries = consumer.pending, share.deliveries
-        acked_high, redeliveries = self._acked_high, self.redeliveries
+        acked_high, redeliveries = self._acked_high, self.book.redeliveries
         given = 0
         while index < end and given < room:
             entry = entries[index]
             position = entry.position
-            special = special_of(entry)
-            if special is not None or redeliveries or position <= acked_high:
-                if special is not None and not self._passes(consumer, shares, entry, special, is_replay=is_replay):
+            traits = traits_of(entry)
+            if traits is not None or redeliveries or position <= acked_high:
+                if traits is not None and not self._passes(consumer, shares, entry, traits, is_replay=is_replay):
                     if self.transactional is not None:
                         break
                 elif position > acked_high or not self._cursor.is_acknowledged(position):
@@ -162,11 +150,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
                 given += messages
             index += 1
         share.messages += given
-        self._book(consumer, given)
+        consumer.permits -= given
+        self._budget -= given
+        self.book.count(consumer, given)
         return index
-
-    def holdings(self) -> list[Holding]:
-        return [*super().holdings(), *chunk_holdings(self)]
 
     # --- chunks -------------------------------------------------------------------------------------------------------
 
@@ -175,46 +162,60 @@ class SharedDispatcher(MultiConsumerDispatcher):
         consumer: Consumer,
         shares: dict[Consumer, Share],
         entry: LogEntry,
-        special: Special,
+        traits: EntryTraits,
         *,
         is_replay: bool,
     ) -> bool:
-        """Whether this consumer gets it now."""
+        """Returns whether this consumer gets the entry now."""
         if entry.position <= self._acked_high and self._cursor.is_acknowledged(entry.position):
             return False
-        if self._specially(entry, special, is_replay=is_replay):
+        if self._is_set_aside(entry, traits, is_replay=is_replay):
             return False
-        if not special.uuid:
+        if not traits.uuid:
             return True
-        owner = self._owner_of(special.uuid, consumer)
+        owner = self._owner_of(traits.uuid, consumer)
         if owner is consumer and owner not in self.waiting_chunks:
-            self._chunk_is_delivered(special)
+            self._forget_owner_after(traits)
             return True
-        self._give_chunk(owner, shares, entry, special)
+        self._give_chunk(owner, shares, entry, traits)
         return False
 
     def _owner_of(self, uuid: str, consumer: Consumer) -> Consumer:
         owner = self._chunk_owner.pop(uuid, consumer)
         if len(self._chunk_owner) >= _CHUNKED_MESSAGES_MAX:
             del self._chunk_owner[next(iter(self._chunk_owner))]
-        self._chunk_owner[uuid] = owner  # Behind the others: the first one is the longest idle.
+        self._chunk_owner[uuid] = owner  # At the end: the first one is the longest idle.
         return owner
 
-    def _chunk_is_delivered(self, special: Special) -> None:
-        if special.is_last_chunk:  # One that waits does not count: on its way through the replay it needs the owner.
-            del self._chunk_owner[special.uuid]
+    def _forget_owner_after(self, chunk: EntryTraits) -> None:
+        """The chunk is delivered. One that waits does not count: its replay needs the owner."""
+        if chunk.is_last_chunk:
+            del self._chunk_owner[chunk.uuid]
 
-    def _give_chunk(self, owner: Consumer, shares: dict[Consumer, Share], entry: LogEntry, special: Special) -> None:
-        """To another one than whose turn it is, or to nobody yet."""
-        if owner.is_available and self._room(owner) <= 0:
-            owner.is_blocked = True  # So that acknowledgements, which make room, are heard of here.
+    def _give_chunk(self, owner: Consumer, shares: dict[Consumer, Share], entry: LogEntry, traits: EntryTraits) -> None:
+        """To another consumer than the one whose turn it is, or to the chunks that wait."""
         if owner in self.waiting_chunks or not owner.is_available:
             self.waiting_chunks.setdefault(owner, []).append(entry.position)
             return
         share = shares.setdefault(owner, Share())
         delivery, messages = self._delivery_of(entry)
-        owner.pending[entry.position] = (messages, 0)
         share.deliveries.append(delivery)
         share.messages += messages
-        self._book(owner, messages)
-        self._chunk_is_delivered(special)
+        owner.permits -= messages
+        self._budget -= messages
+        self.book.deliver(owner, entry.position, messages)
+        self._forget_owner_after(traits)
+
+    def blockers(self) -> list[Blocker]:
+        return [*super().blockers(), *(self._chunk_blocker(consumer) for consumer in self.waiting_chunks)]
+
+    def _chunk_blocker(self, consumer: Consumer) -> Blocker:
+        positions = self.waiting_chunks[consumer]
+        return Blocker(
+            kind=BlockerKind.CHUNKS_WAIT,
+            text=f"{counted(len(positions), 'chunk')} for consumer {consumer.shown}, which has the first ones",
+            consumer=consumer.name,
+            position=positions[0],
+            entries=len(positions),
+            advice="let that consumer receive, or close it",
+        )

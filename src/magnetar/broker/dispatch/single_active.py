@@ -1,11 +1,13 @@
 """Exclusive and Failover: one consumer gets everything, in the order of the topic.
 
-State:     the cursor knows what is acknowledged, `next_read` what was sent; nothing is kept per entry. So giving one
-           message back means reading again from the first unacknowledged one, and no redelivery is counted.
-Change:    when another consumer becomes active, reading begins again at the first unacknowledged entry, after a wait if
-           somebody was active a moment ago: acknowledgements of theirs may still be on the way.
-Compacted: a consumer that asked for it reads the compacted view, which has positions that the topic no longer has. A
-           cursor is never moved there: what only the view has is read again until something behind it is acknowledged.
+The cursor knows what is acknowledged and `next_read` what was sent; nothing is kept for each entry. So to redeliver one
+message, everything from the first unacknowledged one on is read again, and no redelivery is counted.
+
+Order:     when another consumer becomes active, reading begins again at the first unacknowledged entry. It waits a
+           little if another one was active a moment ago, whose acknowledgements may still arrive.
+Limits:    a consumer that asked for it reads the compacted view, which has positions that the topic no longer has. A
+           cursor is never moved to one of these: an entry that only the view has is read again until an entry after it
+           is acknowledged.
 """
 
 from __future__ import annotations
@@ -13,15 +15,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from magnetar.broker.consumer import Consumer, Delivery, SubscriptionType, messages_of
+from magnetar.broker.dispatch.blockers import Blocker, BlockerKind, PositionState, Progress
 from magnetar.broker.dispatch.context import DispatchContext
 from magnetar.broker.dispatch.dispatcher import Dispatcher
-from magnetar.broker.dispatch.failover import choose_active
-from magnetar.broker.dispatch.hashing import hash_of_entry
-from magnetar.broker.dispatch.holding import Hold, Holding
-from magnetar.broker.dispatch.reading import EntryReader
-from magnetar.broker.dispatch.scan import Special, special_of
+from magnetar.broker.dispatch.entry_reader import EntryReader
+from magnetar.broker.dispatch.next_consumer import choose_active, hash_of_entry
+from magnetar.broker.subscriptions.consumer import Consumer, Delivery, SubscriptionType, messages_of
 from magnetar.errors import ConsumerBusyError
+from magnetar.topic.entry_format.traits import EntryTraits, traits_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, LATEST, Position
 
@@ -31,7 +32,7 @@ class SingleActiveDispatcher(Dispatcher):
         super().__init__(context)
         self.type = subscription_type
         self._active: Consumer | None = None
-        self._last_active_at: float | None = None  # When somebody who is not active now still was.
+        self._last_active_at: float | None = None  # When the last active consumer stopped being active.
         self._failover_timer: asyncio.TimerHandle | None = None
         self._compacted_reader: EntryReader | None = None
 
@@ -52,20 +53,20 @@ class SingleActiveDispatcher(Dispatcher):
         try:
             is_another_active = self._choose()
         except BaseException:
-            self.consumers.remove(consumer)  # Nobody else would: who adds it takes it for one that was not added.
+            self.consumers.remove(consumer)  # The caller takes it for one that was not added.
             raise
         if not is_another_active and self.type is SubscriptionType.FAILOVER:
-            self._tell(consumer)
+            self._notify(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         if self.consumers:
             self._choose()
         elif self._active is not None:
-            self._lay_down()
+            self._deactivate()
 
     def _choose(self) -> bool:
-        """Whether another one is active now."""
+        """Returns whether another consumer has become active."""
         config = self._config
         if self.type is SubscriptionType.EXCLUSIVE:
             chosen = self.consumers[0]
@@ -78,7 +79,7 @@ class SingleActiveDispatcher(Dispatcher):
             )
         if chosen is self._active:
             return False
-        self._lay_down()
+        self._deactivate()
         self._active = chosen
         wait_s = self._failover_wait_s()
         if wait_s > 0:
@@ -87,10 +88,10 @@ class SingleActiveDispatcher(Dispatcher):
             self._begin()
         return True
 
-    def _lay_down(self) -> None:
+    def _deactivate(self) -> None:
         if self._active is not None:
             self._active = None
-            if self._failover_timer is None:  # Else it never got anything.
+            if self._failover_timer is None:  # Otherwise it never got an entry.
                 self._last_active_at = self._loop.time()
         self._stop_failover_timer()
 
@@ -109,14 +110,14 @@ class SingleActiveDispatcher(Dispatcher):
         self.rewind()
         if self.type is SubscriptionType.FAILOVER:
             for consumer in self.consumers:
-                self._tell(consumer)
+                self._notify(consumer)
         self.schedule()
 
-    def _tell(self, consumer: Consumer) -> None:
-        """In the next turn: whoever has just subscribed hears of that first."""
-        self._loop.call_soon(self._tell_now, consumer)
+    def _notify(self, consumer: Consumer) -> None:
+        """In the next turn, so that a new consumer gets the answer to its SUBSCRIBE first."""
+        self._loop.call_soon(self._notify_now, consumer)
 
-    def _tell_now(self, consumer: Consumer) -> None:
+    def _notify_now(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             consumer.sink.active_changed(consumer is self._active)
 
@@ -156,15 +157,14 @@ class SingleActiveDispatcher(Dispatcher):
         deliveries: list[Delivery] = []
         sent = 0
         permits = min(consumer.permits, messages_max)
-        last = entries[-1].position
-        self.next_read = Position(last.ledger_id, last.entry_id + 1)
+        self.next_read = entries[-1].position.next
         for entry in self._of_its_ranges(consumer, entries):
             if sent >= permits:
                 self.next_read = entry.position
                 self._give_back(consumer, entries, entry.position)
                 break
-            special = special_of(entry)
-            if special is not None and not self._passes(entry, special):
+            traits = traits_of(entry)
+            if traits is not None and not self._passes(entry, traits):
                 if self.transactional is not None:
                     break
                 continue
@@ -179,18 +179,19 @@ class SingleActiveDispatcher(Dispatcher):
         if deliveries:
             self._send(consumer, deliveries, sent)
 
-    def _passes(self, entry: LogEntry, special: Special) -> bool:
-        """Delivery times do not matter here: order goes first, as in Pulsar."""
-        if special.is_transactional:
+    def _passes(self, entry: LogEntry, traits: EntryTraits) -> bool:
+        """Returns whether the entry is delivered. Delivery times are ignored: order matters more, as in Pulsar."""
+        if traits.is_transactional:
             self.transactional = self.next_read = entry.position
-        elif special.is_marker:
+        elif traits.is_marker:
             self._skip_marker(entry.position)
         else:
             return True
         return False
 
     def _of_its_ranges(self, consumer: Consumer, entries: list[LogEntry]) -> list[LogEntry]:
-        """An Exclusive consumer may ask for some key ranges only: the others it never sees, and never acknowledges."""
+        """Returns the entries in the key ranges that an Exclusive consumer asked for. It never gets, and never
+        acknowledges, the others."""
         ranges = consumer.key_shared.ranges
         if not ranges or self.type is not SubscriptionType.EXCLUSIVE:
             return entries
@@ -203,15 +204,15 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def _first_of_topic(self) -> Position:
-        """Before it is what only the compacted view still has."""
+        """Only the compacted view has entries before this one."""
         return self._context.source.chain.first_position
 
     def _place_in_view(self, consumer: Consumer) -> Position:
-        """Behind what is acknowledged, also if that was trimmed since. If nothing ever was, where a reader says that it
-        begins; a durable cursor that is before everything wants everything."""
+        """Returns the position after the last acknowledged entry, even if that was trimmed since. If none was ever
+        acknowledged, it is where the reader asked to begin, and the beginning for a durable cursor."""
         mark_delete = self._cursor.mark_delete
         if mark_delete.entry_id >= 0:
-            return Position(mark_delete.ledger_id, mark_delete.entry_id + 1)
+            return mark_delete.next
         if self._cursor.is_durable:
             return EARLIEST
         return LATEST if consumer.start is None else consumer.start
@@ -228,7 +229,8 @@ class SingleActiveDispatcher(Dispatcher):
         return self._compacted_reader.get(self.next_read, entries_max, bytes_max)
 
     def _is_done(self, consumer: Consumer, position: Position) -> bool:
-        """Acknowledged; but what only the compacted view still has is before every mark-delete position."""
+        """Returns whether the entry is acknowledged. One that only the compacted view has is before every mark-delete
+        position, and is not."""
         if self._reads_compacted(consumer) and position < self._first_of_topic:
             return False
         return self._cursor.is_acknowledged(position)
@@ -247,16 +249,21 @@ class SingleActiveDispatcher(Dispatcher):
 
     # --- questions and the end ----------------------------------------------------------------------------------------
 
-    def holdings(self) -> list[Holding]:
+    def state_of(self, position: Position) -> PositionState | None:
+        if self._active is None or position >= self.next_read:
+            return None
+        return PositionState(position=position, progress=Progress.WITH_CONSUMER, consumer=self._active.name)
+
+    def blockers(self) -> list[Blocker]:
         active = self._active
         if active is None:
             return []
         if self._failover_timer is not None:
             wait_ms = max(0, round((self._failover_timer.when() - self._loop.time()) * 1_000))
             return [
-                Holding(
-                    hold=Hold.FAILOVER_DELAY,
-                    text=f"consumer {active.name!r} has just become active and gets messages in {wait_ms} ms",
+                Blocker(
+                    kind=BlockerKind.FAILOVER_DELAY,
+                    text=f"consumer {active.shown} has just become active and gets messages in {wait_ms} ms",
                     consumer=active.name,
                     until_ms=self._context.entropy.wall_ms() + wait_ms,
                 )

@@ -1,9 +1,10 @@
 """Policies: what a topic's broker, namespace and the topic itself say about it, merged into one value.
 
-    values.py      single policies: retention, quotas, rates
-    effective.py   EffectivePolicies, and how the levels are merged
-    namespace.py   what is asked of a namespace rather than of a topic: automatic topics, limits
-    checks.py      what may be written: rules between policies
+    registry.py    every policy, one row each: EffectivePolicies, NamespacePolicies
+    rows.py        what a row says, and what follows from it: levels, merging, places in documents
+    kinds.py       types of policies: stored, set or not, accepted, shown
+    values.py      the values: retention, quotas, rates; checks of what may be written
+    values.py      reading single fields of a document
     events.py      topic policies as events of `__change_events`, in Avro
     service.py     PolicyService: cached state of the namespaces in use, and changes to topic policies
 

@@ -10,9 +10,9 @@ import json
 from functools import cache
 from typing import Any, Final
 
-from magnetar.broker.schemas.avro.parser import parse_schema
-from magnetar.broker.schemas.avro.schema import Schema
-from magnetar.broker.schemas.data import SchemaData, SchemaType
+from magnetar.schemas.avro.parser import parse_schema
+from magnetar.schemas.avro.schema import Schema
+from magnetar.schemas.data import SchemaData, SchemaType
 
 _EVENTS: Final = "org.apache.pulsar.common.events"
 _DATA: Final = "org.apache.pulsar.common.policies.data"

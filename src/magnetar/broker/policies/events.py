@@ -1,23 +1,27 @@
-"""Topic policies as events: what a message of `__change_events` says, and how a change is written down.
+"""Topic policies as events of `__change_events`: what a message means, how a change is written, and the topic itself.
 
-Document:  a topic's policies as a JSON object with the field names of Pulsar's TopicPolicies; a policy that is not set
-           is not in it. Partitions have none of their own: the partitioned topic's are theirs.
-Schema:    an event is written with the schema registered by whoever wrote it. When a document has fields that our
-           schema lacks, because a newer broker wrote it, it is written again with the schema it came with.
+Format:    The key is the topic's full name, with `__G__` in front for policies that all clusters share; the payload is
+           an Avro PulsarEvent; no payload means that the policies were deleted. Only the newest message of a key
+           counts, so the topic may be read compacted. A topic's policies are a JSON object with the field names of
+           Pulsar's TopicPolicies, without those that are not set. Partitions have no policies of their own: those of
+           the partitioned topic count. An event is written with the schema that its writer has registered. When a
+           document has fields that our schema lacks, because a newer broker wrote it, it is written again with the
+           schema it came with. The broker gives PolicyService an implementation of EventsTopics.
+Read next: event_schema.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from magnetar.broker.names import Domain, NamespaceName, TopicName
-from magnetar.broker.policies.fields import Json
-from magnetar.broker.schemas.avro.decoder import decode_value
-from magnetar.broker.schemas.avro.encoder import encode_value
-from magnetar.broker.schemas.avro.schema import RecordSchema, Schema, UnionSchema
+from magnetar.broker.policies.values import Json
 from magnetar.errors import InvalidNameError, InvalidPolicyError, MalformedEntryError
+from magnetar.names import Domain, NamespaceName, TopicName
+from magnetar.schemas.avro.decoder import decode_value
+from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.schema import RecordSchema, Schema, UnionSchema
 
 _GLOBAL_PREFIX: Final = "__G__"
 _TOPIC_POLICY: Final = "TOPIC_POLICY"
@@ -70,13 +74,17 @@ def encode_event(topic: TopicName, document: Json, schema: Schema, replicate_to:
 
 def unknown_field(schema: Schema, document: Json) -> str | None:
     """A field of a document that events with this schema cannot carry."""
-    policies = _record_at(schema, "topicPoliciesEvent", "policies")
-    known = {field.name for field in policies.fields}
+    known = fields_of(schema)
     return next((name for name, value in document.items() if value is not None and name not in known), None)
 
 
+def fields_of(schema: Schema) -> set[str]:
+    """Returns the fields of a topic's policies that events with this schema have."""
+    return {field.name for field in _record_at(schema, "topicPoliciesEvent", "policies").fields}
+
+
 def decode_deletion(key: str) -> PolicyChange:
-    """Of a message without a payload."""
+    """Returns the change of a message without a payload."""
     is_global = key.startswith(_GLOBAL_PREFIX)
     return PolicyChange(_topic(key.removeprefix(_GLOBAL_PREFIX)).without_partition(), is_global, None)
 
@@ -132,3 +140,53 @@ def _as_record(schema: Schema) -> RecordSchema:
     if isinstance(schema, UnionSchema):
         schema = next((branch for branch in schema.branches if isinstance(branch, RecordSchema)), schema)
     return schema if isinstance(schema, RecordSchema) else RecordSchema("")
+
+
+# --- the topic of events, on whichever broker its owner is ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingEvent:
+    """What a message of `__change_events` is made of."""
+
+    key: str
+    """`partition_key` of the metadata."""
+    payload: bytes | None
+    """None: `null_value` is set, and the payload is empty."""
+    schema_version: bytes
+    """`schema_version` of the metadata."""
+    replicate_to: tuple[str, ...]
+    """`replicate_to` of the metadata; empty: everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingEvent:
+    key: str
+    payload: bytes | None
+    schema_version: bytes | None
+    position: tuple[int, int, int]
+    """Partition (0 if there are none), ledger, entry."""
+
+
+class EventsReader(Protocol):
+    """Reads one namespace's `__change_events` from the beginning, all partitions of it, compacted. Both ways to ask it
+    raise when it is of no use any more: another reader is opened then."""
+
+    async def read_available(self) -> Sequence[IncomingEvent]:
+        """Returns the next events, some hundred at most; none at the end of the topic. Messages without a key are left
+        out."""
+
+    async def wait_for_more(self) -> None:
+        """Returns when there may be more to read."""
+
+    async def aclose(self) -> None: ...
+
+
+class EventsTopics(Protocol):
+    """The `__change_events` of all namespaces."""
+
+    async def open_reader(self, namespace: NamespaceName) -> EventsReader | None:
+        """Returns None if the namespace has no such topic. Does not make one."""
+
+    async def publish(self, namespace: NamespaceName, event: OutgoingEvent) -> tuple[int, int, int]:
+        """Makes the topic if there is none; returns the position when the message is durable, in the reader's form."""

@@ -1,25 +1,26 @@
-"""NamespaceState: what is known of one namespace's policies and of those of its topics, and who wants to hear of it.
+"""NamespaceState: the known policies of one namespace and of its topics, and the listeners to their changes.
 
-Invariant: a listener was told, or has asked for, every state that its topic's effective policies have been in last; it
-           is called only when they differ from those it knows.
-Shared:    topics without policies of their own have one object between them: most topics are such, and merging is slow.
-No I/O:    service.py brings documents and events, and asks.
+Invariant: a listener knows the newest effective policies of its topic, because it asked for them or was called with
+           them. It is called only when they differ from those that it knows.
+Limits:    topics without policies of their own share one object, because most topics are such and merging is slow.
+           There is no I/O here: follower.py brings documents and events, and service.py asks.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from magnetar.broker.names import NamespaceName, TopicName
-from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.events import PolicyChange
-from magnetar.broker.policies.fields import Json
-from magnetar.broker.policies.merge import Documents, merge_policies
+from magnetar.broker.policies.registry import EffectivePolicies, merge_policies
+from magnetar.broker.policies.rows import Documents
+from magnetar.broker.policies.values import Json
 from magnetar.config.root import Config
 from magnetar.errors import MagnetarError
+from magnetar.names import NamespaceName, TopicName
+from magnetar.runtime.slices import Slices
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ Listener: TypeAlias = Callable[[EffectivePolicies], None]
 class TopicDocument:
     document: Mapping[str, Any]
     schema_version: int | None
-    """Of the schema it was written with; None: of none that is registered."""
+    """The version of the schema that the document was written with; None: that schema is not registered."""
 
 
 class TopicDocuments:
-    """Of a namespace's topics: each may have policies of its own, and global ones."""
+    """The documents of a namespace's topics: each topic may have policies of its own, and global ones."""
 
     def __init__(self) -> None:
         self._documents: dict[tuple[TopicName, bool], TopicDocument] = {}
@@ -60,25 +61,28 @@ class TopicDocuments:
 
 
 class _Watched:
-    """A topic that is loaded, and what its listener knows."""
+    """A loaded topic with its listener, and the policies that the listener knows."""
 
-    __slots__ = ("known", "listener", "topic")
+    __slots__ = ("base", "known", "listener", "topic")
 
     def __init__(self, topic: TopicName, listener: Listener, known: EffectivePolicies) -> None:
         self.topic = topic
+        self.base = topic.without_partition()
         self.listener = listener
         self.known = known
 
 
 class NamespaceState:
-    def __init__(self, name: NamespaceName, config: Config) -> None:
+    def __init__(self, name: NamespaceName, config: Config, slices: Slices) -> None:
         self.name = name
         self.document: Json | None = None
         self.topics = TopicDocuments()
         self._config = config
-        self._watched: dict[_Watched, None] = {}
+        self._slices = slices
+        self._watched: dict[TopicName, dict[_Watched, None]] = {}
+        """By the topic that the policies belong to: all its partitions share them."""
         self._shared: dict[bool, EffectivePolicies] = {}
-        """Of topics without policies of their own, by whether they are the brokers'."""
+        """The policies of topics without policies of their own, by whether brokers use the topics for themselves."""
 
     @property
     def is_watched(self) -> bool:
@@ -102,34 +106,44 @@ class NamespaceState:
 
     def watch(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
         watched = _Watched(topic, listener, self.effective(topic))
-        self._watched[watched] = None
+        base = watched.base
+        self._watched.setdefault(base, {})[watched] = None
 
         def unwatch() -> None:
-            self._watched.pop(watched, None)
+            of_topic = self._watched.get(base, {})
+            of_topic.pop(watched, None)
+            if not of_topic:
+                self._watched.pop(base, None)
 
         return unwatch
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def set_document(self, document: Json | None) -> None:
-        """A malformed policy, or none at all, leaves topics with what they have: they are in use."""
+    async def set_document(self, document: Json | None) -> None:
+        """Topics keep the policies they have if the document is malformed or missing, because they are in use."""
         self.document = document
         self._shared.clear()
         if document is not None:
-            self._tell(None)
+            await self.tell_all()
 
-    def set_topics(self, topics: TopicDocuments) -> None:
+    async def set_topics(self, topics: TopicDocuments) -> None:
         self.topics = topics
-        self._tell(None)
+        await self.tell_all()
 
-    def apply(self, change: PolicyChange, schema_version: int | None) -> None:
+    async def apply(self, change: PolicyChange, schema_version: int | None) -> None:
         self.topics.apply(change, schema_version)
-        self._tell(change.topic)
+        await self._tell(list(self._watched.get(change.topic, ())))
 
-    def _tell(self, only: TopicName | None) -> None:
-        for watched in list(self._watched):
-            if only is None or watched.topic.without_partition() == only:
+    async def tell_all(self) -> None:
+        """When this returns, every listener knows the policies that are known now, or later ones."""
+        await self._tell([watched for of_topic in self._watched.values() for watched in of_topic])
+
+    async def _tell(self, listeners: Sequence[_Watched]) -> None:
+        """Works in slices: a namespace may have thousands of topics. Skips those that were unloaded meanwhile."""
+        for watched in listeners:
+            if watched in self._watched.get(watched.base, ()):
                 self._tell_one(watched)
+            await self._slices.turn()
 
     def _tell_one(self, watched: _Watched) -> None:
         try:
@@ -137,10 +151,10 @@ class NamespaceState:
         except MagnetarError as error:
             log.error("a topic's policies cannot be read", extra={"topic": str(watched.topic), "why": str(error)})
             return
-        if effective == watched.known:
+        if effective is watched.known or effective == watched.known:
             return
         watched.known = effective
         try:
             watched.listener(effective)
-        except Exception:  # One topic's trouble must not keep the others from hearing.
+        except Exception:  # An error of one topic must not keep the others from being called.
             log.exception("a topic did not take its new policies", extra={"topic": str(watched.topic)})

@@ -1,14 +1,15 @@
-"""PolicyService: the policies of every topic that is in use, always at hand, and changes to those of single topics.
+"""PolicyService: knows the policies of every topic in use, and changes those of single topics.
 
-    await policies.load(topic)                        # when a topic is loaded; waits until all that counts is known
-    policies.effective(topic)                         # then at any time, at once
-    unwatch = policies.watch(topic, self.on_policies) # called when they have changed
+    await policies.load(topic)                        # when a topic is loaded; waits until its policies are known
+    policies.effective(topic)                         # afterwards at any time, without waiting
+    unwatch = policies.watch(topic, self.on_policies) # the listener is called when they have changed
 
-State:     a namespace is followed from its first `load` until it is gone and nobody watches a topic of it any more.
-Changes:   `update_topic` publishes an event to `__change_events` and returns when it has come back from there and is in
-           force. Namespace policies are changed through `Resources.namespaces`; followers hear of it from the store.
-Cycle:     `__change_events` itself is loaded with its namespace's policies only: its own content would be needed else.
-Read next: following.py, namespace_state.py, merge.py; docs/policies.md
+Purpose:   a namespace is followed from its first `load` until it was deleted and none of its topics is watched.
+Order:     `update_topic` publishes an event to `__change_events`. It returns after the follower has read that event and
+           the change is in force. Namespace policies are changed through `Resources.namespaces`; followers watch them.
+Limits:    `__change_events` itself is loaded with its namespace's policies only: otherwise its own content would be
+           needed to load it.
+Read next: follower.py, namespace_state.py, registry.py; docs/policies.md
 """
 
 from __future__ import annotations
@@ -19,87 +20,92 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
-from magnetar.broker.names import CHANGE_EVENTS, NamespaceName, TopicName
-from magnetar.broker.one_by_one import OneByOne
-from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.event_schema import event_schema, parsed_event_schema
-from magnetar.broker.policies.events import encode_event, event_key, new_document, unknown_field
-from magnetar.broker.policies.events_topic import EventsTopics, OutgoingEvent
-from magnetar.broker.policies.following import NamespaceFollower
-from magnetar.broker.policies.namespace import AutoTopicCreation, auto_topic_creation, topics_max
+from magnetar.broker.policies.events import (
+    EventsTopics,
+    OutgoingEvent,
+    encode_event,
+    event_key,
+    new_document,
+    unknown_field,
+)
+from magnetar.broker.policies.follower import NamespaceFollower
 from magnetar.broker.policies.namespace_state import Listener, NamespaceState
-from magnetar.broker.schemas.data import version_to_bytes
-from magnetar.broker.schemas.registry import SchemaRegistry
-from magnetar.broker.schemas.strategy import CompatibilityStrategy
+from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies, namespace_policies
 from magnetar.config.root import Config
 from magnetar.errors import NotAllowedError, PoliciesUnavailableError, ResourceMissingError
 from magnetar.metadata.store import MetadataStore
+from magnetar.names import CHANGE_EVENTS, NamespaceName, TopicName
+from magnetar.runtime.keyed_lock import KeyedLock
+from magnetar.runtime.slices import Slices
+from magnetar.schemas.compatibility import CompatibilityStrategy
+from magnetar.schemas.data import version_to_bytes
+from magnetar.schemas.registry import SchemaRegistry
 
 Document: TypeAlias = dict[str, Any]
 Decision: TypeAlias = Callable[[Document], Document | None]
-"""From a topic's policies to what they are to be; None leaves them as they are. May change and return its argument."""
+"""Returns a topic's new policies from its old ones; None leaves them as they are. It may change its argument."""
 
 
 class PolicyService:
-    def __init__(self, store: MetadataStore, schemas: SchemaRegistry, events: EventsTopics, config: Config) -> None:
+    def __init__(
+        self, store: MetadataStore, schemas: SchemaRegistry, events: EventsTopics, config: Config, slices: Slices
+    ) -> None:
         self._store = store
         self._schemas = schemas
         self._events = events if config.broker.topic_policies else None
         self._config = config
+        self._slices = slices
         self._followers: dict[NamespaceName, NamespaceFollower] = {}
-        self._one_by_one = OneByOne()
+        self._locks = KeyedLock()
         self._timeout_s = float(config.broker.topic_policies_timeout_s)
+        self._is_closed = False
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def load(self, topic: TopicName) -> None:
-        """ResourceMissingError if there is no such namespace; PoliciesUnavailableError if it takes too long."""
+        """ResourceMissingError if the namespace does not exist; PoliciesUnavailableError if loading takes too long."""
         follower = await self._loaded(topic.namespace)
         if not topic.is_change_events:
             await self._wait(follower.topics_ready, f"topic policies of namespace {topic.namespace} cannot be read")
 
     async def refresh(self, name: NamespaceName) -> None:
-        """After a change of the namespace's own policies: they are in force when this returns."""
+        """Puts a change of the namespace's own policies into force before it returns."""
         if (follower := self._followers.get(name)) is not None:
             await follower.refresh()
 
     async def load_namespace(self, name: NamespaceName) -> None:
-        """Without its topics' policies: enough for `auto_topic_creation` and the like."""
+        """Loads a namespace without its topics' policies, which is enough for `of_namespace`."""
         await self._loaded(name)
 
     def effective(self, topic: TopicName) -> EffectivePolicies:
-        """Of a topic that was loaded."""
+        """Returns what counts for a topic that was loaded."""
         return self._state(topic.namespace).effective(topic)
 
     def watch(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
-        """Of a topic that was loaded: tells when they differ from what `effective` says now. Returns how to end it."""
+        """Calls the listener when the policies of a loaded topic differ from what `effective` returns now. Returns a
+        function that ends this."""
         return self._state(topic.namespace).watch(topic, listener)
 
-    def namespace_policies(self, name: NamespaceName) -> Document:
-        """The document as it is stored, of a namespace that was loaded."""
-        return copy.deepcopy(dict(self._state(name).document or {}))
-
-    def auto_topic_creation(self, name: NamespaceName) -> AutoTopicCreation:
-        return auto_topic_creation(self._state(name).document or {}, self._config.broker)
-
-    def topics_max(self, name: NamespaceName) -> int:
-        return topics_max(self._state(name).document or {}, self._config.broker)
+    def of_namespace(self, name: NamespaceName) -> NamespacePolicies:
+        """Returns what counts for a namespace that was loaded."""
+        return namespace_policies(self._state(name).document or {}, self._config)
 
     def is_being_deleted(self, name: NamespaceName) -> bool:
-        """Also when it is gone."""
+        """Also true after the namespace was deleted."""
         return self._state(name).is_being_deleted
 
     def topic_policies(self, topic: TopicName, *, is_global: bool = False) -> Document | None:
-        """The topic's own document, or its global one; None if it has none."""
+        """Returns the topic's own document, or its global one; None if it has none."""
         found = self._state(topic.namespace).topics.document(topic, is_global=is_global)
         return None if found is None else copy.deepcopy(dict(found))
 
     # --- changing topic policies --------------------------------------------------------------------------------------
 
     async def update_topic(self, topic: TopicName, decide: Decision, *, is_global: bool = False) -> None:
-        """Returns when the change is in force here. InvalidPolicyError if a value is none of its policy."""
+        """Returns when the change is in force here. InvalidPolicyError if a value does not fit its policy."""
         if self._events is None:
-            raise NotAllowedError("topics have no policies of their own here: set broker.topic_policies")
+            raise NotAllowedError("policies of single topics are turned off on this broker: set broker.topic_policies")
         async with self._turn(topic.namespace):
             await self.load(topic)
             before = self.topic_policies(topic, is_global=is_global)
@@ -113,7 +119,7 @@ class PolicyService:
             await self._publish(self._events, topic.namespace, outgoing)
 
     async def delete_topic(self, topic: TopicName, *, keep_global: bool = False) -> None:
-        """All policies that a topic has; when the topic itself is deleted, too."""
+        """Deletes all policies of a topic. Also called when the topic itself is deleted."""
         if self._events is None or topic.is_change_events:
             return
         async with self._turn(topic.namespace):
@@ -132,13 +138,13 @@ class PolicyService:
         known = self._state(topic.namespace).topics.get(topic, is_global=is_global)
         if unknown_field(schema, document) is not None and known is not None and known.schema_version is not None:
             theirs = await self._followers[topic.namespace].schema_of(known.schema_version)
-            if unknown_field(theirs, document) is None:  # A newer broker's, which has a place for everything.
+            if unknown_field(theirs, document) is None:  # The schema of a newer broker, which has all the fields.
                 schema, version = theirs, known.schema_version
         replicate_to = self._replicate_to(is_global=is_global)
         return version_to_bytes(version), encode_event(topic, document, schema, replicate_to), replicate_to
 
     def _replicate_to(self, *, is_global: bool) -> tuple[str, ...]:
-        """What is only for this cluster stays in it."""
+        """Policies that are not global stay in this cluster."""
         return () if is_global else (self._config.broker.cluster,)
 
     async def _own_version(self, name: NamespaceName) -> int:
@@ -156,19 +162,22 @@ class PolicyService:
                 await follower.wait_applied(position)
         except TimeoutError:
             raise PoliciesUnavailableError(
-                f"a change of topic policies in namespace {name} {what}, and is not in force yet: look again later"
+                f"a change of topic policies in namespace {name} {what}, and is not in effect yet: check again later"
             ) from None
 
     def _turn(self, name: NamespaceName) -> AbstractAsyncContextManager[None]:
         late = PoliciesUnavailableError(f"others change topic policies of namespace {name} for too long: try again")
-        return self._one_by_one.turn(str(name), self._timeout_s, late)
+        return self._locks.hold(str(name), self._timeout_s, late)
 
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def _loaded(self, name: NamespaceName) -> NamespaceFollower:
         follower = self._followers.get(name)
         if follower is None:
-            follower = NamespaceFollower(NamespaceState(name, self._config), self._store, self._events, self._schemas)
+            if self._is_closed:  # Clients still ask while the broker ends: a new follower would never be closed.
+                raise PoliciesUnavailableError(f"the policies of namespace {name} are not read: the broker is stopping")
+            state = NamespaceState(name, self._config, self._slices)
+            follower = NamespaceFollower(state, self._store, self._events, self._schemas)
             self._followers[name] = follower
             follower.start()
         await self._wait(follower.document_ready, f"the policies of namespace {name} cannot be read")
@@ -192,7 +201,7 @@ class PolicyService:
             await follower.aclose()
 
     async def forget(self, names: Iterable[NamespaceName]) -> None:
-        """Of namespaces that were deleted: they are not followed any more, unless a topic is still watched."""
+        """Stops following namespaces that were deleted, unless a topic of theirs is still watched."""
         for name in names:
             if (follower := self._followers.get(name)) is not None:
                 await self._forget_if_unused(follower)
@@ -204,6 +213,7 @@ class PolicyService:
         return follower.state
 
     async def aclose(self) -> None:
+        self._is_closed = True
         followers, self._followers = list(self._followers.values()), {}
         for follower in followers:
             await follower.aclose()

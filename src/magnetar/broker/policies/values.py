@@ -1,22 +1,86 @@
-"""Single policies as values, read from Pulsar's JSON and written to it.
+"""The values of policies, read from Pulsar's JSON and written to it, and checks of what may be written.
 
-Absent:    a policy that is not set is None, in JSON `null` or no field at all.
-Disabled:  a rate that limits nothing, a count below zero: as if it were not set, so that the level below counts.
-Unknown:   these are views of what a broker acts on; the document they come from keeps every field it has.
+Format:    A policy that is not set is None, in JSON `null` or no field at all. A rate that limits nothing counts as not
+           set, so that the next level is asked. The values have what a broker acts on; the document they come from
+           keeps every field it has.
+Failure:   A field of a wrong type is an error that names it. Checks are for changes: a broker reads what is stored
+           without them, as another broker may have written it.
+Read next: kinds.py
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
-from magnetar.broker.policies.fields import Json, choice, flag, number
-from magnetar.errors import MalformedMetadataError
+from magnetar.errors import InvalidPolicyError, MalformedMetadataError
+
+Json: TypeAlias = Mapping[str, Any]
+"""A JSON object as it was read."""
+
+Choice = TypeVar("Choice", bound=enum.StrEnum)
+
+
+def number(value: Json, name: str, default: int) -> int:
+    found = optional_number(value, name)
+    return default if found is None else found
+
+
+def optional_number(value: Json, name: str) -> int | None:
+    found = value.get(name)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+        raise MalformedMetadataError(f"{name} is {found!r}, which is not an integer")
+    return found
+
+
+def flag(value: Json, name: str) -> bool | None:
+    found = value.get(name)
+    if found is not None and not isinstance(found, bool):
+        raise MalformedMetadataError(f"{name} is {found!r}, which is neither true nor false")
+    return found
+
+
+def nested(value: Json, name: str) -> Json | None:
+    found = value.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise MalformedMetadataError(f"{name} is {found!r}, which is not an object")
+    return found
+
+
+def names(value: Json, name: str) -> tuple[str, ...]:
+    found = value.get(name)
+    if found is None:
+        return ()
+    if not isinstance(found, (list, tuple)) or not all(isinstance(each, str) for each in found):
+        raise MalformedMetadataError(f"{name} is {found!r}, which is not a list of names")
+    return tuple(found)
+
+
+def text(value: Json, name: str) -> str | None:
+    found = value.get(name)
+    if found is not None and not isinstance(found, str):
+        raise MalformedMetadataError(f"{name} is {found!r}, which is not a string")
+    return found
+
+
+def choice(value: Json, name: str, kind: type[Choice]) -> Choice | None:
+    found = value.get(name)
+    if found is None:
+        return None
+    try:
+        return kind(found)
+    except ValueError:
+        raise MalformedMetadataError(f"{name} is {found!r}: known are {', '.join(kind)}") from None
+
+
+QUORUM_MAX: Final = 5  # Pulsar's limit on each of the three; more copies make nothing safer.
+_TOPIC_TYPES: Final = ("partitioned", "non-partitioned")
 
 
 class QuotaPolicy(enum.StrEnum):
-    """What happens to a topic beyond its backlog quota."""
+    """What happens to a topic that exceeds its backlog quota."""
 
     HOLD_PRODUCERS = "producer_request_hold"
     REFUSE_PRODUCERS = "producer_exception"
@@ -24,7 +88,7 @@ class QuotaPolicy(enum.StrEnum):
 
 
 class DeleteMode(enum.StrEnum):
-    """Which topics that nobody is connected to count as unused."""
+    """The topics without clients that count as unused."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -32,7 +96,7 @@ class DeleteMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept of messages that all subscriptions have acknowledged; −1 is without limit, 0 is nothing."""
+    """How much of the messages is kept that all subscriptions have acknowledged; −1 means all of it, 0 nothing."""
 
     minutes: int
     megabytes: int
@@ -47,7 +111,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
-    """Of one kind (size or age); a limit of −1 is none."""
+    """A limit on a backlog's size or age; −1 means that there is no limit."""
 
     limit_bytes: int
     limit_s: int
@@ -65,8 +129,38 @@ class BacklogQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogQuotas:
+    """The two quotas of a topic. Pulsar keeps them in one map."""
+
+    NAMES: ClassVar = ("destination_storage", "message_age")
+
+    storage: BacklogQuota
+    """By size; a `limit_bytes` of 0 or less means that there is no limit."""
+    age: BacklogQuota
+    """By age of the oldest message; a `limit_s` of 0 or less means that there is no limit."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: quota.to_json() for name, quota in zip(self.NAMES, (self.storage, self.age), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedDelivery:
+    """Whether messages are delivered later if their producer asks for it, and how."""
+
+    NAMES: ClassVar = ("active", "tickTime", "maxDeliveryDelayInMillis")
+
+    is_enabled: bool
+    tick_ms: int
+    max_ms: int
+    """The longest delay; 0 means that there is no limit."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(zip(self.NAMES, (self.is_enabled, self.tick_ms, self.max_ms), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class PublishRate:
-    """In a second; 0 or less is no limit."""
+    """A rate in a second; 0 or less means that there is no limit."""
 
     messages: int
     bytes: int
@@ -86,7 +180,10 @@ class PublishRate:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRate:
-    """In `period_s` seconds; 0 or less is no limit. Relative: added to the rate at which the topic is published to."""
+    """A rate in `period_s` seconds; 0 or less means that there is no limit.
+
+    A relative rate is added to the rate at which the topic is published to.
+    """
 
     messages: int
     bytes: int
@@ -168,7 +265,7 @@ class Persistence:
 
 @dataclass(frozen=True, slots=True)
 class InactiveTopics:
-    """When a topic that nobody uses is deleted."""
+    """When a topic that is not used is deleted."""
 
     is_deleted: bool
     mode: DeleteMode
@@ -185,3 +282,65 @@ class InactiveTopics:
             "maxInactiveDurationSeconds": self.after_s,
             "deleteWhileInactive": self.is_deleted,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class AutoTopicCreation:
+    """What happens when a client asks for a topic that does not exist."""
+
+    PARTITIONED: ClassVar = "partitioned"
+
+    is_allowed: bool
+    is_partitioned: bool
+    partitions_if_partitioned: int
+
+    @property
+    def partitions(self) -> int:
+        """0: the topic is made without partitions."""
+        return self.partitions_if_partitioned if self.is_partitioned else 0
+
+
+# --- what may be written ----------------------------------------------------------------------------------------------
+
+
+def check_retention(retention: Retention) -> None:
+    if retention.minutes < -1 or retention.megabytes < -1:
+        raise InvalidPolicyError("the limits of a retention policy must be -1 (no limit) or more")
+    if (retention.minutes == 0) != (retention.megabytes == 0):
+        raise InvalidPolicyError(
+            "only one limit of the retention policy is 0: use -1 for no limit, or 0 for both to keep nothing"
+        )
+
+
+def check_quota_and_retention(quota: BacklogQuota, retention: Retention) -> None:
+    """Otherwise messages would be kept longer before their acknowledgement than after it."""
+    if retention.megabytes > 0 and quota.limit_bytes >= retention.megabytes * 2**20:
+        raise InvalidPolicyError(
+            f"a backlog quota of {quota.limit_bytes} bytes must be below the retention of {retention.megabytes} MB"
+        )
+    if retention.minutes > 0 and quota.limit_s >= retention.minutes * 60:
+        raise InvalidPolicyError(
+            f"a backlog quota of {quota.limit_s} s must be below the retention of {retention.minutes} minutes"
+        )
+
+
+def check_persistence(persistence: Persistence) -> None:
+    sizes = (persistence.ensemble_size, persistence.write_quorum, persistence.ack_quorum)
+    if not all(0 < size <= QUORUM_MAX for size in sizes):
+        raise InvalidPolicyError(f"ensemble, write quorum and ack quorum are between 1 and {QUORUM_MAX}, not {sizes}")
+    if not sizes[0] >= sizes[1] >= sizes[2]:
+        raise InvalidPolicyError(f"ensemble, write quorum and ack quorum must not increase in this order: {sizes}")
+
+
+def check_auto_topic_creation(override: Json, *, partitions_max: int) -> None:
+    if not flag(override, "allowAutoTopicCreation"):
+        return
+    kind, partitions = text(override, "topicType"), optional_number(override, "defaultNumPartitions")
+    if kind not in _TOPIC_TYPES:
+        raise InvalidPolicyError(f"topicType is {kind!r}: one of {', '.join(_TOPIC_TYPES)}")
+    if kind == "non-partitioned" and partitions is not None:
+        raise InvalidPolicyError("defaultNumPartitions is for partitioned topics only")
+    if kind == "partitioned" and (partitions is None or partitions < 1):
+        raise InvalidPolicyError(f"defaultNumPartitions is {partitions}: a partitioned topic has at least one")
+    if kind == "partitioned" and partitions_max and (partitions or 0) > partitions_max:
+        raise InvalidPolicyError(f"defaultNumPartitions is {partitions}, and broker.partitions_max {partitions_max}")

@@ -1,7 +1,9 @@
-"""The Pulsar front end: connections of clients, one module per family of commands, and answers in Pulsar's own words.
+"""The Pulsar front end: connections of clients, one module per family of commands, and answers in Pulsar's terms.
 
-Way in:    connection.py (bytes) → dispatcher.py (which command) → connect.py, lookup.py, producer.py, send.py, … (what
-           it means) → the broker's topics. session.py is what one connection has: its producers and consumers.
-Way out:   answers.py (what is sent), errors.py (how our errors are called there), sinks.py (receipts and deliveries).
+Order:     A request passes through connection.py (bytes) → dispatcher.py (which command) → connect.py, lookup.py,
+           topic_lists.py, producer.py, send.py, subscribe.py, deliveries.py, positions.py, schemas.py, transactions.py
+           (its meaning) → the broker's topics. session.py has a connection's producers and consumers. An answer passes
+           through consumer.py (deliveries), session.py (receipts and answers), errors.py (the protocol's names of our
+           errors) → connection.py (bytes).
 Read next: docs/broker.md
 """

@@ -1,21 +1,24 @@
-"""CONNECT: the handshake. The lower of both versions counts; there is no authentication yet, and nobody is told so.
+"""Commands of a connection: CONNECT and AUTH_RESPONSE, PING and PONG.
 
-A client that brings credentials is served like one that does not, as Pulsar does when its authentication is off.
+In the handshake the lower of both versions counts. There is no authentication yet: a client that brings credentials is
+served like one that does not, as Pulsar does when its authentication is off. PONG needs no answer: it counts as a sign
+of life.
 """
 
 from __future__ import annotations
 
 from magnetar.broker.pulsar.session import Session
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.pulsar.limits import PROTOCOL_VERSION
+from magnetar.wire.pulsar.encode import PONG
+from magnetar.wire.pulsar.frames import PROTOCOL_VERSION
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
 
 SERVER_VERSION = "magnetar"
 
 
-def handle(session: Session, command: BaseCommand) -> None:
+def handle_connect(session: Session, command: BaseCommand) -> None:
     if session.is_connected:
-        raise RemoteProtocolError("CONNECT once more on a connection that is established")
+        raise RemoteProtocolError("CONNECT was sent twice on one connection")
     connect = command.connect
     session.is_connected = True
     session.connection.is_established = True
@@ -33,6 +36,15 @@ def handle(session: Session, command: BaseCommand) -> None:
 
 
 def handle_auth_response(session: Session, command: BaseCommand) -> None:
-    """Nobody was challenged."""
+    """Refuses the command, since no client was challenged."""
     del session, command
     raise RemoteProtocolError("AUTH_RESPONSE without a challenge: this broker does not authenticate")
+
+
+def handle_ping(session: Session, command: BaseCommand) -> None:
+    del command
+    session.answer(PONG)
+
+
+def handle_pong(session: Session, command: BaseCommand) -> None:
+    del session, command

@@ -1,108 +1,126 @@
-"""One client's connection: bytes in, frames out; answers in, one write per turn of the loop out.
+"""One client's connection: whole frames to its session; answers and deliveries back.
 
-Sides:     connection_sending.py (writes, and a client that does not read) and, on top of it, connection_receiving.py
-           (reads, and who may hold the connection).
-Keep-alive: a client that was silent for an interval is pinged, and gone after the next. One that is held is not
-           blamed for its silence.
-Read next: connection_receiving.py, connection_sending.py; dispatcher.py, session.py
+Limits:    A client that does not read makes the connection unwritable: deliveries stop, and answers wait up to
+           `unsent_bytes_max`, beyond which its requests are not read either.
+Failure:   A client that was silent for an interval is pinged, and considered dead after the next. One that is held is
+           not blamed for its silence. A client that breaks the protocol gets the answers that it has earned so far.
+Read next: runtime/framed_connection.py; dispatcher.py, session.py
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import cast
+from typing import Final, Protocol
 
-from magnetar.broker.pulsar.connection_parts import ConnectionCounters, Handler, ReceiveBuffer
-from magnetar.broker.pulsar.connection_receiving import ReceivingSide
-from magnetar.broker.pulsar.connection_sending import WRITE_HIGH_BYTES
-from magnetar.wire.pulsar.frames import FrameDecoder
-
-__all__ = ["Connection", "ConnectionCounters", "Handler", "ReceiveBuffer"]
+from magnetar.errors import MagnetarError, RemoteProtocolError
+from magnetar.runtime.framed_connection import ConnectionCounters, FramedConnection
+from magnetar.runtime.receiving import Received, ReceiveMemory
+from magnetar.wire.pulsar.frames import Buffer
 
 log = logging.getLogger(__name__)
 
+RECEIVE_BYTES: Final = 1024 * 1024  # One read of a busy socket brings at most this much.
+WRITE_HIGH_BYTES: Final = 1024 * 1024  # In the transport and not taken by the kernel: enough to keep a socket busy.
 
-class Connection(ReceivingSide):
+
+class Handler(Protocol):
+    """Takes what a connection received. Called on the loop; never blocks. The buffer is only lent."""
+
+    def on_received(self, buffer: Buffer, start: int, end: int) -> int:
+        """Handles whole frames from `start` on; returns where it stopped: at an incomplete one, or because it held the
+        connection. RemoteProtocolError ends the connection."""
+
+    def on_writable(self) -> None:
+        """Reports that what is unsent has shrunk enough for more deliveries."""
+
+    def on_closed(self) -> None: ...
+
+
+class Connection(FramedConnection):
+    """Is made by the front end, which attaches the handler before the loop brings a transport."""
+
+    __slots__ = (
+        "_handler",
+        "_keep_alive_s",
+        "_ping_frame",
+        "peer",
+    )
+
     def __init__(
         self,
-        shared: ReceiveBuffer,
+        memory: ReceiveMemory,
         counters: ConnectionCounters,
-        decoder: FrameDecoder,
         *,
         unsent_bytes_max: int,
         keep_alive_s: float,
         ping: bytes,
     ) -> None:
-        super().__init__(shared, counters, decoder, unsent_bytes_max)
+        super().__init__(
+            Received(memory, self),
+            counters,
+            server="broker",
+            unsent_bytes_max=unsent_bytes_max,
+            transport_bytes_high=WRITE_HIGH_BYTES,
+        )
+        self.peer = ""
+        self._handler: Handler | None = None
         self._keep_alive_s = keep_alive_s
-        self._ping = ping
-        self._was_pinged = False
-        self._keep_alive: asyncio.TimerHandle | None = None
-        self.is_established = False
-        """The handshake is done; else the keep-alive closes the connection."""
+        self._ping_frame = ping
 
     def attach(self, handler: Handler) -> None:
         self._handler = handler
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class.
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        self._counters.opened += 1
+    def on_connected(self, transport: asyncio.Transport) -> None:
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "local"
-        self._keep_alive = self._loop.call_later(self._keep_alive_s, self._on_keep_alive)
+        self.keep_alive(self._keep_alive_s, self._ping_frame)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc  # The client is gone, for whatever reason.
-        self._counters.closed += 1
-        self._transport = None
-        self.is_closed = True
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        self._forget_received()
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
-        self._wake_listener()
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def on_received(self, buffer: bytearray, start: int, end: int) -> int:
+        assert self._handler is not None
+        return self._handler.on_received(buffer, start, end)
+
+    def on_failed(self, error: MagnetarError) -> None:
+        about = {"peer": self.peer, "why": str(error)}
+        if isinstance(error, RemoteProtocolError):
+            self._counters.broken += 1
+            log.warning("connection closed: the client broke the protocol", extra=about)
+            self.close()
+        else:
+            log.error("connection closed", extra=about)
+            self.abort()
+
+    # --- deliveries ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether there is room for deliveries. If not, the handler is called when there is."""
+        if self._unsent_bytes <= WRITE_HIGH_BYTES and not self._transport_is_full:
+            return True
+        self._waits_for_room = True
+        return False
+
+    def on_progress(self) -> None:
+        super().on_progress()
+        has_room = self._unsent_bytes <= WRITE_HIGH_BYTES and not self._transport_is_full
+        if self._waits_for_room and has_room and self._handler is not None:
+            self._waits_for_room = False
+            self._loop.call_soon(self._handler.on_writable)
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def on_silent(self) -> None:
+        self._counters.timed_out += 1
+        log.info("connection closed: the client is silent", extra={"peer": self.peer})
+        self.abort()
+
+    def give_up(self, why: str) -> None:
+        log.warning("connection closed by the broker", extra={"peer": self.peer, "why": why})
+        self.abort()
+
+    def on_closed(self, exc: Exception | None) -> None:
+        del exc  # Any reason ends the session in the same way.
         if self._handler is not None:
             self._handler.on_closed()
-
-    # --- keep-alive ---------------------------------------------------------------------------------------------------
-
-    def _on_keep_alive(self) -> None:
-        if self._transport is None:
-            return
-        if not self.is_established or (self._was_pinged and not self._was_heard and not self._is_excused()):
-            self._counters.timed_out += 1
-            log.info("connection closed: the client is silent", extra={"peer": self.peer})
-            self.abort()
-            return
-        self._was_pinged = False
-        if not self._was_heard and not self._is_excused():
-            self.ping()
-        self._was_heard = False
-        self._keep_alive = self._loop.call_later(self._keep_alive_s, self._on_keep_alive)
-
-    def _is_excused(self) -> bool:
-        """Held by the broker: what it may have said was not read. One that does not read what we send is not."""
-        return self._holds > int(self._holds_itself)
-
-    def ping(self) -> None:
-        self._was_pinged = True
-        self.send(self._ping)
-
-    async def check_alive(self, timeout_s: float) -> bool:
-        """Pings, and waits for a sign of life; aborts a connection that gives none."""
-        if self.is_closed:
-            return False
-        if self.heard is None:
-            self.heard = self._loop.create_future()
-            self.ping()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.shield(self.heard)
-        except TimeoutError:
-            if not self._holds:
-                self.abort()
-                return False
-        return not self.is_closed

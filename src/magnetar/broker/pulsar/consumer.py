@@ -1,10 +1,11 @@
-"""A consumer of one connection: entries go out as MESSAGE frames, everything behind the head uncopied.
+"""A consumer of one connection: entries are sent as MESSAGE frames, everything after the head uncopied.
 
-Header:    the broker's own (index and time) is stripped, unless the client speaks version 18, asked for it by its
-           feature flag, and our setting allows it.
-Receipts:  acknowledgements that want one are answered after the cursor's write; one write serves all that wait. When
-           too many wait, the connection is held.
-Read next: subscribe.py, ack.py; broker/consumer.py
+The broker's own header (index and time) is stripped, unless the client speaks version 18, asked for it by its feature
+flag, and our setting allows it.
+
+Order:     Acknowledgements that want a receipt are answered after the cursor's write; one write serves all that wait.
+Limits:    When too many wait, the connection is held.
+Read next: subscribe.py, deliveries.py; broker/subscriptions/consumer.py
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.consumer import Consumer, Delivery
 from magnetar.broker.pulsar.errors import code_of, message_of
-from magnetar.broker.pulsar.ids import NO_REQUEST
-from magnetar.broker.topic import SubscriptionLike, Topic
+from magnetar.broker.pulsar.values import NO_REQUEST
+from magnetar.broker.subscriptions.consumer import Consumer, Delivery
+from magnetar.broker.topics.topic import SubscriptionLike, Topic
 from magnetar.errors import MagnetarError
 from magnetar.wire.pulsar.encode import encode_ack_error, encode_ack_response, encode_message_head
 from magnetar.wire.pulsar.entry import body_offset_of
-from magnetar.wire.pulsar.frames import Buffer
-from magnetar.wire.pulsar.limits import VERSION_BROKER_ENTRY_METADATA
+from magnetar.wire.pulsar.frames import VERSION_BROKER_ENTRY_METADATA, Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _VERSION_ACTIVE_CONSUMER: Final = 12
 
 
 class ConsumerHandle:
-    """The sink of one consumer, and what the session knows of it."""
+    """Is the sink of one consumer, and what the session knows of it."""
 
     consumer: Consumer
     subscription: SubscriptionLike
@@ -77,7 +77,7 @@ class ConsumerHandle:
                 ),
                 memoryview(data)[offset:],
             )
-        self.session.connection.send_all(parts)
+        self.session.connection.send(parts)
 
     def active_changed(self, is_active: bool) -> None:
         if self.session.protocol_version < _VERSION_ACTIVE_CONSUMER:
@@ -95,7 +95,7 @@ class ConsumerHandle:
         self.session.answer_command(command)
 
     def disconnect(self, why: str) -> None:
-        """The client is told, and comes back if it wants to."""
+        """Disconnects the consumer; the client is informed, and comes back if it wants to."""
         del why  # The command has no room for it.
         command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = self.consumer_id
@@ -105,15 +105,16 @@ class ConsumerHandle:
         self.session.loop.call_soon(self.close)  # Not from inside the subscription.
 
     def begin(self, subscription: SubscriptionLike, *, takes_any_schema: bool) -> None:
-        """It is connected."""
+        """Marks the consumer as connected."""
         self.subscription = subscription
+        self.session.creating_consumers.pop(self.consumer_id, None)
         self.session.consumers[self.consumer_id] = self
         if not takes_any_schema:
             self._is_counted = True
             self.topic.consumers_with_schema += 1
 
     def close(self) -> None:
-        """Again is harmless."""
+        """Closes the consumer, or does nothing if it is closed."""
         self._forget()
         if self._is_counted:
             self._is_counted = False
@@ -127,7 +128,7 @@ class ConsumerHandle:
     # --- receipts -----------------------------------------------------------------------------------------------------
 
     def send_receipt(self, request_id: int) -> None:
-        """When what was acknowledged until now is durable."""
+        """Answers when what was acknowledged until now is durable."""
         self._waiting_receipts.append(request_id)
         self.session.on_receipt_awaited()
         if not self._is_flushing:
@@ -146,10 +147,10 @@ class ConsumerHandle:
         consumer_id, connection = self.consumer_id, self.session.connection
         try:
             await self.subscription.flush()
-        except (MagnetarError, TimeoutError) as error:  # Each is answered: who waits behind them is served, too.
+        except (MagnetarError, TimeoutError) as error:  # Each is answered: those that wait after them are served, too.
             code, why = code_of(error), message_of(error)
-            connection.send(*[encode_ack_error(consumer_id, request_id, code, why) for request_id in waiting])
+            connection.send([encode_ack_error(consumer_id, request_id, code, why) for request_id in waiting])
         else:
-            connection.send(*[encode_ack_response(consumer_id, request_id) for request_id in waiting])
+            connection.send([encode_ack_response(consumer_id, request_id) for request_id in waiting])
         finally:
             self.session.on_receipts_sent(len(waiting))

@@ -1,8 +1,8 @@
-"""Which handler a frame goes to. Nothing else is decided here.
+"""Passes each frame to its handler. Nothing else is decided here.
 
-Runs:      plain SENDs that stand one behind the other are handled in one loop (send.py); everything else one by one.
-Before:    CONNECT comes first; a client that begins with anything else breaks the protocol.
-Unknown:   commands that only brokers send, and numbers we do not know, end the connection.
+Order:     Plain SENDs that follow one another are handled in one loop (send.py); everything else one by one.
+Failure:   CONNECT comes first; a client that begins with another command breaks the protocol. Commands that only
+           brokers send, and unknown numbers, end the connection.
 """
 
 from __future__ import annotations
@@ -11,55 +11,46 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.broker.pulsar import (
-    ack,
-    close,
     connect,
-    consumer_stats,
-    flow,
-    last_message_id,
+    deliveries,
     lookup,
-    partition_metadata,
-    ping,
+    positions,
     producer,
-    redeliver,
     schemas,
-    seek,
     send,
     subscribe,
-    topics_of_namespace,
+    topic_lists,
     transactions,
-    unsubscribe,
-    watch_topic_list,
 )
 from magnetar.broker.pulsar.session import Session
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.pulsar.frames import Buffer, Frame
+from magnetar.wire.pulsar.frames import Buffer, Frame, FrameDecoder
 from magnetar.wire.pulsar.hot_path import scan_sends
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
 
 Handle = Callable[[Session, BaseCommand], None]
 
 HANDLERS: Final[dict[int, Handle]] = {
-    BaseCommand.CONNECT: connect.handle,
+    BaseCommand.CONNECT: connect.handle_connect,
     BaseCommand.AUTH_RESPONSE: connect.handle_auth_response,
-    BaseCommand.PING: ping.handle_ping,
-    BaseCommand.PONG: ping.handle_pong,
-    BaseCommand.LOOKUP: lookup.handle,
-    BaseCommand.PARTITIONED_METADATA: partition_metadata.handle,
+    BaseCommand.PING: connect.handle_ping,
+    BaseCommand.PONG: connect.handle_pong,
+    BaseCommand.LOOKUP: lookup.handle_lookup,
+    BaseCommand.PARTITIONED_METADATA: lookup.handle_partition_metadata,
     BaseCommand.PRODUCER: producer.handle,
-    BaseCommand.CLOSE_PRODUCER: close.handle_producer,
-    BaseCommand.SUBSCRIBE: subscribe.handle,
-    BaseCommand.CLOSE_CONSUMER: close.handle_consumer,
-    BaseCommand.FLOW: flow.handle,
-    BaseCommand.ACK: ack.handle,
-    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver.handle,
-    BaseCommand.UNSUBSCRIBE: unsubscribe.handle,
-    BaseCommand.SEEK: seek.handle,
-    BaseCommand.GET_LAST_MESSAGE_ID: last_message_id.handle,
-    BaseCommand.CONSUMER_STATS: consumer_stats.handle,
-    BaseCommand.GET_TOPICS_OF_NAMESPACE: topics_of_namespace.handle,
-    BaseCommand.WATCH_TOPIC_LIST: watch_topic_list.handle,
-    BaseCommand.WATCH_TOPIC_LIST_CLOSE: watch_topic_list.handle_close,
+    BaseCommand.CLOSE_PRODUCER: producer.handle_close,
+    BaseCommand.SUBSCRIBE: subscribe.handle_subscribe,
+    BaseCommand.CLOSE_CONSUMER: subscribe.handle_close,
+    BaseCommand.FLOW: deliveries.handle_flow,
+    BaseCommand.ACK: deliveries.handle_ack,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: deliveries.handle_redeliver,
+    BaseCommand.UNSUBSCRIBE: subscribe.handle_unsubscribe,
+    BaseCommand.SEEK: positions.handle_seek,
+    BaseCommand.GET_LAST_MESSAGE_ID: positions.handle_last_message_id,
+    BaseCommand.CONSUMER_STATS: subscribe.handle_consumer_stats,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: topic_lists.handle_get,
+    BaseCommand.WATCH_TOPIC_LIST: topic_lists.handle_watch,
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE: topic_lists.handle_watch_close,
     BaseCommand.GET_SCHEMA: schemas.handle_get,
     BaseCommand.GET_OR_CREATE_SCHEMA: schemas.handle_get_or_create,
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: transactions.handle_connect,
@@ -74,13 +65,12 @@ HANDLERS: Final[dict[int, Handle]] = {
 _BEFORE_CONNECT: Final = frozenset({BaseCommand.CONNECT, BaseCommand.PING, BaseCommand.PONG})
 
 
-def dispatch(session: Session, buffer: Buffer, start: int, end: int) -> int:
+def dispatch(decoder: FrameDecoder, session: Session, buffer: Buffer, start: int, end: int) -> int:
     """Returns where it stopped: before an incomplete frame, or because the connection is held."""
-    front_end, connection = session.front_end, session.connection
-    decoder = front_end.decoder
+    connection = session.connection
     while start < end and not connection.is_held and not connection.is_closing:
         if session.producers or session.closed_producers:
-            run = scan_sends(buffer, start, end, front_end.frame_bytes_max)
+            run = scan_sends(buffer, start, end, decoder.frame_bytes_max)
             if run.sends:
                 start = send.handle_run(session, buffer, start, run)
                 continue

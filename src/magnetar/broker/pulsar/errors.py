@@ -1,6 +1,6 @@
-"""How our errors are called in the protocol. The nearest class of an error that has a name there counts.
+"""The protocol's names for our errors. The nearest class of an error that has a name there counts.
 
-Clients:   `ServiceNotReady` makes them look the topic up again and retry; `ProducerFenced` and the like are final.
+`ServiceNotReady` makes clients look the topic up again and retry; `ProducerFenced` and similar errors are final.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _QUOTA_CODES: Final = {
 
 
 def code_of(error: BaseException) -> int:
-    """A `ServerError`."""
+    """Returns a `ServerError`."""
     if isinstance(error, errors.BacklogQuotaExceededError):
         return _QUOTA_CODES.get(error.policy, ServerError.ProducerBlockedQuotaExceededException)
     for kind in type(error).__mro__:
@@ -67,7 +67,7 @@ def code_of(error: BaseException) -> int:
 
 
 def publish_code_of(error: BaseException) -> int:
-    """Of a refused message, where clients know few: what is not final makes them send it again."""
+    """Returns the error of a refused message, where clients know few: what is not final makes them send it again."""
     if isinstance(error, errors.TopicTerminatedError):
         return ServerError.TopicTerminatedError
     if isinstance(error, errors.DigestMismatchError):

@@ -1,43 +1,37 @@
-"""LOOKUP: which broker serves a topic. Answered with this broker, or with the one to ask or to connect to.
+"""Commands that ask for a topic before it is used: LOOKUP and PARTITIONED_METADATA. Too many at once are refused.
 
-The topic need not exist. A namespace that does not is `TopicNotFound`, as in Pulsar. Too many at once are refused.
+LOOKUP asks which broker serves a topic. It is answered with this broker, or with the one to ask or to connect to. The
+topic need not exist. A namespace that does not exist is `TopicNotFound`, as in Pulsar. PARTITIONED_METADATA asks for
+the number of partitions; 0 for a topic without any. A missing topic is made if it is to be a partitioned one and the
+client wants that; otherwise it is not partitioned, or, for a client that only asks, not found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from magnetar.broker.names import TopicName
+from magnetar.broker.front_end import PULSAR
 from magnetar.broker.pulsar.errors import code_of, message_of
 from magnetar.broker.pulsar.session import Session
-from magnetar.errors import MagnetarError, TooManyRequestsError
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandLookupTopic, CommandLookupTopicResponse
+from magnetar.errors import MagnetarError
+from magnetar.names import TopicName
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+)
 
 
-@contextmanager
-def lookup_turn(session: Session) -> Iterator[None]:
-    """One of the lookups that may be in progress at once, of all connections."""
-    front_end = session.front_end
-    if front_end.lookups >= session.config.lookups_in_progress_max:
-        raise TooManyRequestsError(f"{front_end.lookups} lookups are in progress, as many as may be: try again")
-    front_end.lookups += 1
-    try:
-        yield
-    finally:
-        front_end.lookups -= 1
+def handle_lookup(session: Session, command: BaseCommand) -> None:
+    session.serve(_answer_lookup(session, command.lookupTopic), command.lookupTopic.request_id)
 
 
-def handle(session: Session, command: BaseCommand) -> None:
-    session.serve(_answer(session, command.lookupTopic), command.lookupTopic.request_id)
-
-
-async def _answer(session: Session, lookup: CommandLookupTopic) -> None:
+async def _answer_lookup(session: Session, lookup: CommandLookupTopic) -> None:
     command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     response = command.lookupTopicResponse
     response.request_id = lookup.request_id
     try:
-        with lookup_turn(session):
+        with session.lookups.turn():
             await _look_up(session, lookup, response)
     except (MagnetarError, TimeoutError) as error:
         response.response = CommandLookupTopicResponse.Failed
@@ -48,7 +42,28 @@ async def _answer(session: Session, lookup: CommandLookupTopic) -> None:
 
 async def _look_up(session: Session, lookup: CommandLookupTopic, response: CommandLookupTopicResponse) -> None:
     topic = TopicName.parse(lookup.topic)
-    found = await session.service.look_up(topic, lookup.advertised_listener_name.strip())
-    response.brokerServiceUrl = found.url
-    response.response = CommandLookupTopicResponse.Connect if found.is_owner else CommandLookupTopicResponse.Redirect
+    owner = await session.service.look_up(topic)
+    response.brokerServiceUrl = owner.address.url_for(PULSAR, lookup.advertised_listener_name.strip())
+    response.response = CommandLookupTopicResponse.Connect if owner.is_here else CommandLookupTopicResponse.Redirect
     response.authoritative = True
+
+
+def handle_partition_metadata(session: Session, command: BaseCommand) -> None:
+    session.serve(_answer_partition_metadata(session, command.partitionMetadata), command.partitionMetadata.request_id)
+
+
+async def _answer_partition_metadata(session: Session, request: CommandPartitionedTopicMetadata) -> None:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    response = command.partitionMetadataResponse
+    response.request_id = request.request_id
+    try:
+        with session.lookups.turn():
+            topic = TopicName.parse(request.topic)
+            create = request.metadata_auto_creation_enabled
+            response.partitions = await session.service.partitions_of(topic, create=create)
+        response.response = CommandPartitionedTopicMetadataResponse.Success
+    except (MagnetarError, TimeoutError) as error:
+        response.response = CommandPartitionedTopicMetadataResponse.Failed
+        response.error = code_of(error)  # type: ignore[assignment]
+        response.message = message_of(error)
+    session.answer_command(command)

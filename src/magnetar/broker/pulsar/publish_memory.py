@@ -1,6 +1,6 @@
 """Publish memory: bytes of all entries of all connections that are not durable yet, and a limit for them.
 
-At the limit, whoever brings more is held; when half of it is free again, all are let go.
+At the limit, connections that bring more are held; when half of it is free again, all are let go.
 """
 
 from __future__ import annotations

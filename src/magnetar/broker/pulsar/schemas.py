@@ -1,4 +1,4 @@
-"""GET_SCHEMA and GET_OR_CREATE_SCHEMA: schemas by themselves, of a topic that a client has no producer on.
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA: schemas of a topic that the client has no producer on.
 
 Schemas that come with PRODUCER and SUBSCRIBE are converted here, too.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from magnetar.broker.names import TopicName
 from magnetar.broker.pulsar.errors import code_of, message_of
 from magnetar.broker.pulsar.session import Session
-from magnetar.broker.schemas.data import SchemaData, SchemaType, StoredSchema, version_from_bytes
 from magnetar.errors import IncompatibleSchemaError, MagnetarError, SchemaMissingError
+from magnetar.names import TopicName
+from magnetar.schemas.data import SchemaData, SchemaType, StoredSchema, version_from_bytes
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema, Schema
 
 
 def schema_of(schema: Schema) -> SchemaData | None:
-    """None: no schema, bytes."""
+    """Returns None for no schema, or bytes."""
     kind = SchemaType.from_wire(schema.type)
     if kind is SchemaType.NONE:
         return None

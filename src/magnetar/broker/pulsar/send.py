@@ -1,10 +1,10 @@
-"""SEND: messages on their way in. The hot path: one loop over what one read of the socket brought.
+"""SEND: received messages. The hot path: one loop over what one read of the socket brought.
 
-Order:     messages of one producer are published in the order in which they came. What cannot be taken now stays in
-           the connection's buffer, and everything behind it too.
-Refused:   a message that cannot be published gets SEND_ERROR, which makes the client reconnect and send again, or give
+Order:     Messages of one producer are published in the order in which they came. What cannot be taken now stays in the
+           connection's buffer, and everything after it too.
+Failure:   A message that cannot be published gets SEND_ERROR, which makes the client reconnect and send again, or give
            up where the error is final. A message for a producer that was just closed is dropped silently; one for a
-           producer that never was ends the connection, as Pulsar does it.
+           producer that never existed ends the connection, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 from magnetar.broker.pulsar.errors import message_of, publish_code_of
 from magnetar.broker.pulsar.session import Session
 from magnetar.errors import DigestMismatchError, MagnetarError, NotAllowedError, RemoteProtocolError
-from magnetar.wire.pulsar.checksum import verify_checksum
 from magnetar.wire.pulsar.encode import encode_send_error
 from magnetar.wire.pulsar.entry import has_broker_header, metadata_of
-from magnetar.wire.pulsar.frames import Buffer
+from magnetar.wire.pulsar.frames import Buffer, verify_checksum
 from magnetar.wire.pulsar.hot_path import Send, SendRun
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandSend, MessageMetadata
 
@@ -36,23 +35,26 @@ def handle_run(session: Session, buffer: Buffer, start: int, run: SendRun) -> in
                 _drop(session, producer_id)
                 first = end
                 continue
-            published = producer.topic.publish_run(producer, sends, first, end, view, now)
-            size += published.size
-            taken += published.entries
-            for sequence_id, error in published.refused:
+            run_taken = producer.topic.publisher.publish_run(producer, sends, first, end, view, now)
+            size += run_taken.size
+            taken += run_taken.entries
+            for sequence_id, error in run_taken.refused:
                 _refuse(session, producer_id, sequence_id, error)
-            first = published.end
+            first = run_taken.end
             if first < end:
-                producer.topic.wait_for_room(session)
+                producer.topic.publisher.wait_for_room(session)
                 break
-    finally:  # Also of what came before a message that ends the connection: it will be given back.
+    finally:  # Also after a message that ends the connection, for those before it.
         if taken:
             session.on_taken(taken, size)
-    return sends[first - 1][4] + sends[first - 1][5] if first else start
+    if not first:
+        return start
+    _, _, _, _, offset, length = sends[first - 1]
+    return offset + length
 
 
 def _end_of_producer(sends: list[Send], first: int) -> int:
-    """Behind the last of those that are of the same producer, one behind the other."""
+    """Returns the end of the messages of the same producer that follow one another."""
     producer_id, count = sends[first][0], len(sends)
     end = first + 1
     while end < count and sends[end][0] == producer_id:
@@ -61,14 +63,15 @@ def _end_of_producer(sends: list[Send], first: int) -> int:
 
 
 def handle_one(session: Session, send: CommandSend, body: Buffer) -> bool:
-    """A SEND that is not plain: a chunk, a marker, one with a wrong checksum, … False: not taken, offer it again."""
+    """Handles a SEND that is not plain: a chunk, a marker, a wrong checksum, …. Returns False to be called again
+    later."""
     producer = session.producers.get(send.producer_id)
     if producer is None or producer.is_closed:
         _drop(session, send.producer_id)
         return True
-    topic = producer.topic
-    if not topic.has_room:
-        topic.wait_for_room(session)
+    publisher = producer.topic.publisher
+    if not publisher.has_room:
+        publisher.wait_for_room(session)
         return False
     sequence_id, highest = send.sequence_id, send.highest_sequence_id
     token = (producer, sequence_id, highest, max(1, send.num_messages), len(body), session.loop.time())
@@ -77,7 +80,7 @@ def handle_one(session: Session, send: CommandSend, body: Buffer) -> bool:
         metadata = metadata_of(body) if send.is_chunk or send.marker else None
         if send.is_chunk:
             producer.chunked_in += 1
-        topic.publish(token, body, counts=metadata is None or _counts(send, metadata))
+        publisher.publish(token, body, counts=metadata is None or _counts(send, metadata))
     except MagnetarError as error:
         _refuse(session, send.producer_id, max(sequence_id, highest), error)
     else:
@@ -87,7 +90,7 @@ def handle_one(session: Session, send: CommandSend, body: Buffer) -> bool:
 
 def _require_publishable(send: CommandSend, body: Buffer) -> None:
     if not verify_checksum(body):
-        raise DigestMismatchError("the message is not what its checksum says: it was damaged on its way")
+        raise DigestMismatchError("the checksum of the message is wrong: it was damaged in transit")
     if has_broker_header(body):
         raise NotAllowedError("the message begins like a broker's own header, which only brokers write")
     if send.txnid_most_bits or send.txnid_least_bits:
@@ -103,14 +106,13 @@ def _require_publishable(send: CommandSend, body: Buffer) -> None:
 
 
 def _counts(send: CommandSend, metadata: MessageMetadata) -> bool:
-    """For deduplication: all chunks of a message have its sequence id, and only the last one completes it. Markers
-    have none."""
+    """Whether deduplication counts its sequence id: only a message's last chunk completes it, and markers have none."""
     return not send.marker and metadata.chunk_id == metadata.num_chunks_from_msg - 1
 
 
 def _drop(session: Session, producer_id: int) -> None:
     if producer_id not in session.closed_producers:
-        raise RemoteProtocolError(f"a message for producer {producer_id}, which this connection does not have")
+        raise RemoteProtocolError(f"this connection has no producer {producer_id}, but sent a message for it")
 
 
 def _refuse(session: Session, producer_id: int, sequence_id: int, error: MagnetarError) -> None:

@@ -1,10 +1,11 @@
-"""What one connection has: who the client is, its producers and consumers, and what of it is under way.
+"""Session: what one connection has, the client's identity, its producers and consumers, and its requests in progress.
 
-Requests:  one that must wait is a task of the session (`serve`), which answers or refuses it; all end with the
-           connection. Requests that are answered at once have no task.
-Holding:   by reason, each once: too much of it unpublished, too many receipts of acknowledgements outstanding, the
-           broker's publish memory, a topic without room, a rate.
-Sink:      receipts and refusals of published messages go out here (broker/producer.py).
+Receipts and refusals of published messages are sent here (broker/publishing/producer.py). A request that must wait is a
+task of the session (`serve`), which answers or refuses it; all end with the connection. Requests that are answered at
+once have no task.
+
+Limits:    The connection is held by reason, each once: too much of it unpublished, too many receipts of
+           acknowledgements outstanding, the broker's publish memory, a topic without room, a rate.
 Read next: dispatcher.py, send.py, consumer.py
 """
 
@@ -13,17 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from magnetar.broker.producer import Producer, Publish
+from magnetar.broker.publishing.producer import Producer, Publish
 from magnetar.broker.pulsar.connection import Connection
 from magnetar.broker.pulsar.errors import code_of, message_of, publish_code_of
-from magnetar.broker.pulsar.ids import NO_REQUEST
+from magnetar.broker.pulsar.publish_memory import PublishMemory
+from magnetar.broker.pulsar.values import NO_REQUEST
 from magnetar.broker.service import BrokerService
 from magnetar.config.pulsar import PulsarConfig
-from magnetar.errors import MagnetarError
+from magnetar.errors import MagnetarError, TooManyRequestsError
 from magnetar.wire.pulsar.encode import (
     encode_command,
     encode_error,
@@ -36,38 +40,74 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, FeatureFlags
 
 if TYPE_CHECKING:
     from magnetar.broker.pulsar.consumer import ConsumerHandle
-    from magnetar.broker.pulsar.front_end import FrontEnd
-    from magnetar.broker.pulsar.watch_topic_list import TopicListWatcher
 
 log = logging.getLogger(__name__)
 
-CLOSED_PRODUCERS_MAX = 1_000  # Whose last messages may still be on the way; the oldest are forgotten.
+Dispatch: TypeAlias = "Callable[[Session, Buffer, int, int], int]"
+
+CLOSED_PRODUCERS_MAX = 1_000  # Closed producers whose last messages may still come; the oldest are forgotten.
+
+
+class LookupLimit:
+    """Limits the lookups of all connections that are in progress."""
+
+    def __init__(self, lookups_max: int) -> None:
+        self.in_progress = 0
+        self._lookups_max = lookups_max
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Counts one lookup. Raises TooManyRequestsError at the limit."""
+        if self.in_progress >= self._lookups_max:
+            raise TooManyRequestsError(f"{self.in_progress} lookups are in progress, which is the limit: try again")
+        self.in_progress += 1
+        try:
+            yield
+        finally:
+            self.in_progress -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all sessions of a front end share."""
+
+    service: BrokerService
+    config: PulsarConfig
+    memory: PublishMemory
+    lookups: LookupLimit
 
 
 class Session:
-    """Made with its connection, ended by `on_closed`."""
+    """Is made with its connection, ended by `on_closed`, which calls `on_ended`; `release` is called after that."""
 
-    def __init__(self, front_end: FrontEnd, connection: Connection) -> None:
-        self.front_end = front_end
-        self.service: BrokerService = front_end.service
-        self.config: PulsarConfig = front_end.config
+    def __init__(
+        self, shared: Shared, connection: Connection, dispatch: Dispatch, on_ended: Callable[[Session], None]
+    ) -> None:
+        """`dispatch` handles whole frames, as `Handler.on_received` does."""
+        self.service = shared.service
+        self.config = shared.config
+        self.lookups = shared.lookups
         self.connection = connection
+        self._memory = shared.memory
+        self._dispatch = dispatch
+        self._on_ended = on_ended
         self.is_connected = False
         self.protocol_version = 0
         self.client_version = ""
         self.features = FeatureFlags()
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, ConsumerHandle] = {}
-        self.watchers: dict[int, TopicListWatcher] = {}
-        self.creating: dict[tuple[str, int], asyncio.Task[None]] = {}
-        """What is being made: ("producer" or "consumer", its id) → the task that does it."""
+        self.watchers: dict[int, asyncio.Task[None]] = {}
+        """Watcher's id → the task that follows the list."""
+        self.creating_producers: dict[int, asyncio.Task[None]] = {}
+        """Producers that are being made and are not among `producers` yet: id → the task that makes it."""
+        self.creating_consumers: dict[int, asyncio.Task[None]] = {}
         self.closed_producers: OrderedDict[int, None] = OrderedDict()
         self.pending_publishes = 0
         self.pending_receipts = 0
         self.loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._brief: dict[asyncio.Task[None], None] = {}
-        self._held: dict[str, None] = {}
 
     @property
     def peer(self) -> str:
@@ -76,7 +116,7 @@ class Session:
     # --- the connection's side ----------------------------------------------------------------------------------------
 
     def on_received(self, buffer: Buffer, start: int, end: int) -> int:
-        return self.front_end.dispatch(self, buffer, start, end)
+        return self._dispatch(self, buffer, start, end)
 
     def on_writable(self) -> None:
         for handle in list(self.consumers.values()):
@@ -86,13 +126,33 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         for watcher in self.watchers.values():
-            watcher.close()
+            watcher.cancel()
+        self._on_ended(self)
+
+    @property
+    def clients(self) -> int:
+        """The producers and consumers."""
+        return len(self.producers) + len(self.consumers)
+
+    def release(self) -> None:
+        """Removes the connection's producers and consumers from their topics."""
+        for _ in self._release():
+            pass
+
+    async def release_in_slices(self) -> None:
+        """Does the same, with turns for others. What is still on its topic counts as not having noticed the end yet."""
+        for _ in self._release():
+            await self.service.slices.turn()
+
+    def _release(self) -> Iterator[None]:
         for producer in list(self.producers.values()):
             self.forget_producer(producer)
             producer.topic.remove_producer(producer)
+            yield
         for handle in list(self.consumers.values()):
+            handle.consumer.is_lost = True
             handle.close()
-        self.front_end.forget(self)
+            yield
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -106,9 +166,23 @@ class Session:
             self.hold("requests")
         return task
 
+    def create(
+        self, creating: dict[int, asyncio.Task[None]], number: int, work: Coroutine[Any, Any, None], request_id: int
+    ) -> None:
+        """Makes a producer or a consumer, which stands in `creating` until the work removes it, or has failed."""
+        task = creating[number] = self.serve(work, request_id)
+
+        def on_done(done: asyncio.Task[None]) -> None:
+            if creating.get(number) is done:
+                del creating[number]
+
+        task.add_done_callback(on_done)
+
     def takes_long(self) -> None:
-        """Says the work of a request that it has been answered for now and waits for what may never come: it is not
-        one that others have to wait for."""
+        """Is called by a request's work that is answered for now and waits for what may never come.
+
+        Other requests do not have to wait for it.
+        """
         task = asyncio.current_task()
         if task is not None:
             self._ended_brief(task)
@@ -128,36 +202,27 @@ class Session:
             log.error("a request failed", extra={"peer": self.peer}, exc_info=error)
             self.connection.abort()
 
-    def created(self, key: tuple[str, int], done: asyncio.Task[None]) -> None:
-        """A producer or consumer is there, or will never be."""
-        if self.creating.get(key) is done:
-            del self.creating[key]
-
     def answer(self, frame: bytes) -> None:
-        self.connection.send(frame)
+        self.connection.send((frame,))
 
     def answer_command(self, command: BaseCommand) -> None:
-        self.connection.send(encode_command(command))
+        self.connection.send((encode_command(command),))
 
     def refuse(self, request_id: int, error: BaseException) -> None:
-        self.connection.send(encode_error(request_id, code_of(error), message_of(error)))
+        self.connection.send((encode_error(request_id, code_of(error), message_of(error)),))
 
     # --- holding ------------------------------------------------------------------------------------------------------
 
     def hold(self, reason: str) -> None:
-        if reason not in self._held:
-            self._held[reason] = None
-            self.connection.hold()
+        self.connection.hold(reason)
 
     def let_go(self, reason: str) -> None:
-        if reason in self._held:
-            del self._held[reason]
-            self.connection.release()
+        self.connection.release(reason)
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def on_receipt_awaited(self) -> None:
-        """An acknowledgement will be answered when the cursor's write is durable."""
+        """Counts an acknowledgement that will be answered when the cursor's write is durable."""
         self.pending_receipts += 1
         if self.pending_receipts >= self.config.pending_receipts_per_connection_max:
             self.hold("receipts")
@@ -170,7 +235,7 @@ class Session:
     # --- producers ----------------------------------------------------------------------------------------------------
 
     def forget_producer(self, producer: Producer) -> None:
-        """What it still sends is dropped: the client learns later that the producer is closed."""
+        """Drops what it still sends: the client learns later that the producer is closed."""
         producer.is_closed = True
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
@@ -179,7 +244,7 @@ class Session:
                 self.closed_producers.popitem(last=False)
 
     def close_producer(self, producer: Producer) -> None:
-        """The topic's wish: the client is told, and comes back if it wants to."""
+        """Closes the producer for its topic: the client is informed, and comes back if it wants to."""
         self.forget_producer(producer)
         command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
@@ -194,28 +259,36 @@ class Session:
     ) -> None:
         producer_id = producer.producer_id
         if ledger_id >= 0:
-            receipts = [(producer_id, publish[1], publish[2]) for publish in run]
-            self.connection.send(encode_send_receipts(ledger_id, first_entry_id, receipts))
+            receipts = [(producer_id, sequence_id, highest) for _, sequence_id, highest, _, _, _ in run]
+            self.connection.send((encode_send_receipts(ledger_id, first_entry_id, receipts),))
         else:
-            self.connection.send(*[encode_send_receipt(producer_id, each[1], each[2], -1, -1) for each in run])
+            self.connection.send(
+                [
+                    encode_send_receipt(producer_id, sequence_id, highest, -1, -1)
+                    for _, sequence_id, highest, _, _, _ in run
+                ]
+            )
         self._on_answered(len(run), size)
 
     def publish_failed(self, producer: Producer, run: Sequence[Publish], error: MagnetarError) -> None:
         code, why = publish_code_of(error), message_of(error)
         self.connection.send(
-            *[encode_send_error(producer.producer_id, max(each[1], each[2]), code, why) for each in run]
+            [
+                encode_send_error(producer.producer_id, max(sequence_id, highest), code, why)
+                for _, sequence_id, highest, _, _, _ in run
+            ]
         )
-        self._on_answered(len(run), sum(each[4] for each in run))
+        self._on_answered(len(run), sum(size for _, _, _, _, size, _ in run))
 
     def on_taken(self, entries: int, size: int) -> None:
-        """A run is on its way to the disk."""
+        """Counts a run that is being written."""
         self.pending_publishes += entries
         if self.pending_publishes >= self.config.pending_publishes_per_connection_max:
             self.hold("publishes")
-        self.front_end.memory.take(size, self)
+        self._memory.take(size, self)
 
     def _on_answered(self, entries: int, size: int) -> None:
         self.pending_publishes -= entries
         if self.pending_publishes <= self.config.pending_publishes_per_connection_max // 2:
             self.let_go("publishes")
-        self.front_end.memory.give_back(size)
+        self._memory.give_back(size)

@@ -1,39 +1,52 @@
-"""SUBSCRIBE: a client wants to consume from a subscription, which is made if it must be and may be.
+"""Commands about subscriptions and their consumers: SUBSCRIBE, CLOSE_CONSUMER, UNSUBSCRIBE, CONSUMER_STATS.
 
-Order:     topic (made only if the client and the policies want that) → room for one more → schema → subscription.
-Reader:    a subscription that is not durable, with a message to start at.
-Repeated:  as with producers: while it is being made refused, to be tried again; when it is there, answered again.
+With SUBSCRIBE a client asks to consume from a subscription, which is made if necessary and allowed. A reader has a
+subscription that is not durable, with a message to start at. The same id again is refused while the consumer is being
+made, to be tried again; if it exists, it is answered again. A consumer to be closed that does not exist is closed
+already; one that is being made is given up. UNSUBSCRIBE deletes the subscription, unless other clients are connected to
+it. CONSUMER_STATS returns the statistics of one consumer, with rates since it came.
+
+Order:     Topic (made only if the client and the policies want that) → room for one more → schema → subscription.
+Failure:   If an UNSUBSCRIBE fails, the consumer that was released for it is closed, after the answer: its client comes
+           back.
 """
 
 from __future__ import annotations
 
-from magnetar.broker.consumer import Consumer, ConsumerAbout, KeySharedMode, KeySharedSettings, SubscriptionType
-from magnetar.broker.names import TopicName
+from datetime import UTC, datetime
+
 from magnetar.broker.pulsar.consumer import ConsumerHandle
-from magnetar.broker.pulsar.ids import position_of
-from magnetar.broker.pulsar.metadata import metadata_map
 from magnetar.broker.pulsar.schemas import schema_of
 from magnetar.broker.pulsar.session import Session
-from magnetar.broker.topic import SubscribeOptions, Topic
-from magnetar.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.pulsar.values import metadata_map, position_of
+from magnetar.broker.subscriptions.consumer import (
+    Consumer,
+    ConsumerAbout,
+    KeySharedMode,
+    KeySharedSettings,
+    SubscriptionType,
+)
+from magnetar.broker.topics.topic import SubscribeOptions, Topic
+from magnetar.errors import MagnetarError, MetadataError, NotAllowedError, ServiceNotReadyError
+from magnetar.names import TopicName
 from magnetar.wire.pulsar.encode import encode_success
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, KeySharedMeta, Schema
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, KeySharedMeta, Schema, ServerError
+from magnetar.words import counted
 
 
-def handle(session: Session, command: BaseCommand) -> None:
+def handle_subscribe(session: Session, command: BaseCommand) -> None:
     request = command.subscribe
-    key = ("consumer", request.consumer_id)
-    if key in session.creating:
+    if request.consumer_id in session.creating_consumers:
         session.refuse(request.request_id, ServiceNotReadyError("this consumer is being made already: try again"))
     elif request.consumer_id in session.consumers:
         session.answer(encode_success(request.request_id))
-    elif len(session.consumers) + len(session.creating) >= session.config.consumers_per_connection_max:
+    elif len(session.consumers) + len(session.creating_consumers) >= session.config.consumers_per_connection_max:
         limit = session.config.consumers_per_connection_max
-        session.refuse(request.request_id, NotAllowedError(f"a connection has at most {limit} consumers"))
+        session.refuse(request.request_id, NotAllowedError(f"a connection has at most {counted(limit, 'consumer')}"))
     else:
-        task = session.serve(_subscribe(session, request), request.request_id)
-        session.creating[key] = task
-        task.add_done_callback(lambda done: session.created(key, done))
+        session.create(
+            session.creating_consumers, request.consumer_id, _subscribe(session, request), request.request_id
+        )
 
 
 async def _subscribe(session: Session, request: CommandSubscribe) -> None:
@@ -93,3 +106,67 @@ def _key_shared_of(meta: KeySharedMeta) -> KeySharedSettings:
         tuple((each.start, each.end) for each in meta.hashRanges),
         meta.allowOutOfOrderDelivery,
     )
+
+
+def handle_close(session: Session, command: BaseCommand) -> None:
+    close = command.close_consumer
+    creating = session.creating_consumers.pop(close.consumer_id, None)
+    if creating is not None:
+        creating.cancel()
+    handle = session.consumers.get(close.consumer_id)
+    if handle is not None:
+        handle.close()
+    session.answer(encode_success(close.request_id))
+
+
+def handle_unsubscribe(session: Session, command: BaseCommand) -> None:
+    unsubscribe = command.unsubscribe
+    handle = session.consumers.get(unsubscribe.consumer_id)
+    if handle is None:
+        session.refuse(unsubscribe.request_id, MetadataError("this connection has no such consumer"))
+        return
+    session.serve(_unsubscribe(session, handle, unsubscribe.request_id, unsubscribe.force), unsubscribe.request_id)
+
+
+async def _unsubscribe(session: Session, handle: ConsumerHandle, request_id: int, force: bool) -> None:
+    try:
+        await handle.topic.unsubscribe(handle.subscription, handle.consumer, force=force)
+    except (MagnetarError, TimeoutError) as error:
+        session.refuse(request_id, error)
+        if not handle.consumer.is_connected:
+            handle.disconnect("the subscription could not be deleted")
+        return
+    handle.close()
+    session.answer(encode_success(request_id))
+
+
+def handle_consumer_stats(session: Session, command: BaseCommand) -> None:
+    request = command.consumerStats
+    answer = BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE)
+    response = answer.consumerStatsResponse
+    response.request_id = request.request_id
+    handle = session.consumers.get(request.consumer_id)
+    if handle is None:
+        response.error_code = ServerError.ConsumerNotFound
+        response.error_message = f"there is no consumer {request.consumer_id} on this connection"
+    else:
+        _fill_stats(session, handle, answer)
+    session.answer_command(answer)
+
+
+def _fill_stats(session: Session, handle: ConsumerHandle, answer: BaseCommand) -> None:
+    response, consumer = answer.consumerStatsResponse, handle.consumer
+    connected_ms = consumer.about.connected_ms
+    seconds = max(0.001, (session.service.entropy.wall_ms() - connected_ms) / 1000)
+    response.msgRateOut = consumer.delivered_messages / seconds
+    response.msgThroughputOut = consumer.delivered_bytes / seconds
+    response.msgRateRedeliver = consumer.redelivered_messages / seconds
+    response.messageAckRate = consumer.acked_messages / seconds
+    response.consumerName = consumer.name
+    response.availablePermits = max(0, consumer.permits)
+    response.unackedMessages = consumer.unacked_messages
+    response.blockedConsumerOnUnackedMsgs = consumer.is_blocked
+    response.address = consumer.about.address
+    response.connectedSince = datetime.fromtimestamp(connected_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    response.type = consumer.type.shown
+    response.msgBacklog = handle.subscription.backlog_entries

@@ -1,6 +1,6 @@
-"""Transactions: there are none yet, and every command of theirs says so, in its own answer.
+"""Transactions: this broker has none yet, and answers every command of theirs with that error.
 
-The code is `TransactionCoordinatorNotFound`, which clients report as what it is: a broker without transactions.
+The code is `TransactionCoordinatorNotFound`, which clients report as a broker without transactions.
 """
 
 from __future__ import annotations

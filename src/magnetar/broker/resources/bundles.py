@@ -1,8 +1,8 @@
 """Bundles: the ranges of hashes into which a namespace is divided; each has one owner.
 
-Form:      boundaries `0x00000000`, …, `0xffffffff`, ascending; a bundle begins with one and ends before the next, the
-           last one includes its end.
-Hash:      unsigned CRC-32 of the topic's full name (`TopicName.bundle_hash`).
+Format:    The boundaries are `0x00000000`, …, `0xffffffff`, ascending; a bundle begins with one and ends before the
+           next, the last one includes its end. The hash is the unsigned CRC-32 of the topic's full name
+           (`TopicName.bundle_hash`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-from magnetar.broker.names import TopicName
 from magnetar.errors import InvalidPolicyError, MalformedMetadataError
+from magnetar.names import TopicName
 
 HASHES = 2**32
-BUNDLES_MAX = 100_000  # Each may have an owner, that is a node: a namespace with more would be a mistake.
+BUNDLES_MAX = 100_000  # Each may have an owner, which is a node: a namespace with more would be a mistake.
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """From `first` up to `last`; only of the last bundle is `last` itself a part."""
+    """Reaches from `first` up to `last`; `last` itself is a part of the last bundle only."""
 
     first: int
     last: int
@@ -44,7 +44,7 @@ class Bundles:
 
     @classmethod
     def equal(cls, count: int) -> Self:
-        """So many of the same size, but for what division leaves over."""
+        """Returns this number of bundles of the same size, except for the remainder."""
         if not 0 < count <= BUNDLES_MAX:
             raise InvalidPolicyError(f"a namespace has between 1 and {BUNDLES_MAX:_} bundles, not {count}")
         size = HASHES // count
@@ -85,7 +85,7 @@ class Bundles:
         return Bundle(self.boundaries[index], self.boundaries[index + 1])
 
     def split(self, bundle: Bundle, at: int) -> Self:
-        """The bundle in two, the second of which begins at this hash."""
+        """Returns bundles in which this one is divided; the second half begins at this hash."""
         if bundle not in self.all():
             raise InvalidPolicyError(f"{bundle} is not a bundle of this namespace")
         if not bundle.first < at < bundle.last:

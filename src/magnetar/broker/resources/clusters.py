@@ -1,13 +1,13 @@
-"""Clusters: where each can be reached. A broker needs the one it is in; others are for replication."""
+"""Clusters and their addresses. A broker needs its own; the others are for replication."""
 
 from __future__ import annotations
 
-from magnetar.broker.names import check_entity
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.documents import Decision, Document, Documents
 from magnetar.errors import NodeExistsError, NoNodeError, ResourceExistsError, ResourceMissingError
+from magnetar.names import check_entity
 
-_NEW: Document = {  # What Pulsar writes for a cluster of which nothing else is known.
+_NEW: Document = {  # What Pulsar writes for a cluster without other data.
     "brokerClientTlsEnabled": False,
     "tlsAllowInsecureConnection": False,
     "brokerClientTlsEnabledWithKeyStore": False,
@@ -52,7 +52,7 @@ class Clusters:
             raise _missing(name) from None
 
     async def delete(self, name: str) -> None:
-        """Whether tenants still use it is for the caller to look."""
+        """Deletes the cluster. The caller checks whether tenants still use it."""
         try:
             await self._documents.delete(paths.cluster(check_entity(name, "cluster")))
         except NoNodeError:

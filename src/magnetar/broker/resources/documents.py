@@ -1,10 +1,15 @@
 """Documents: nodes whose value is a JSON object, read through a cache and changed by compare-and-set.
 
-Survival:  a change is made to the object as it was read, so that fields we do not know stay as they are. Order stays.
-Changes:   read → decide → write at the version that was read; on a lost race, or when nobody knows whether it was
-           done, again, at most `TRIES_MAX` times. The decision sees what is there now, so it must be one that may be
-           made twice: "set this field", not "add one".
-Freshness: a cached node is dropped when its watch fires; who must not be behind another client calls `read_fresh`.
+A change reads, decides, and writes at the version that was read. The change is made to the object as it was read, so
+that unknown fields and the order stay. The decision sees the current state, so it must be one that may be made twice:
+"set this field", not "add one".
+
+Failure:   After a lost race or an unknown outcome the change is repeated, at most `TRIES_MAX` times. The loop differs
+           from metadata/compare_and_set.py: a decision may be made twice, so an unknown outcome is only a reason to
+           look again, as is every other failure; the last one is raised. An error of the decision itself is raised at
+           once, even if its class is one that a store might raise.
+Limits:    A cached node is dropped when its watch fires; a caller that must see the changes of other clients calls
+           `read_fresh`.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ log = logging.getLogger(__name__)
 
 Document: TypeAlias = dict[str, Any]
 Decision: TypeAlias = Callable[[Document], Document | None]
-"""From what is stored to what is to be stored; None leaves it as it is. May change and return its argument."""
+"""Maps what is stored to what is to be stored; None leaves it. May change and return its argument."""
 
 TRIES_MAX: Final = 10
 _PAUSE_S = 0.02  # Before the second try; doubled each time, ten seconds in all.
@@ -55,19 +60,20 @@ def decode(path: str, value: bytes) -> Document:
 
 
 class Documents:
-    """Of one kind or another: it is the caller who knows what a path holds."""
+    """Reads and changes documents of any kind: the caller knows what a path holds."""
 
     def __init__(self, store: MetadataStore, cache: MetadataCache) -> None:
         self.store = store
         self.cache = cache
 
     async def read(self, path: str) -> Document | None:
-        """The caller's own copy; None if there is no such node, or it is empty: a parent that somebody else made."""
+        """Returns the caller's own copy; None if the node is missing, or is empty: a parent that another client
+        made."""
         node = await self.cache.get(path)
         return _document(path, node)
 
     async def read_fresh(self, path: str) -> Document | None:
-        """Sees everything that any client was told is done before the call."""
+        """Returns a state that includes every change that any client completed before the call."""
         await self.store.sync()
         self.cache.drop(path)
         return _document(path, await self.store.get(path))
@@ -76,14 +82,14 @@ class Documents:
         return await self.cache.get(path) is not None
 
     async def children(self, path: str) -> list[str]:
-        """None below a node that does not exist."""
+        """Returns no names below a node that does not exist."""
         try:
             return await self.cache.children(path)
         except NoNodeError:
             return []
 
     async def create(self, path: str, document: Document) -> None:
-        """NodeExistsError if it is there, unless it is an empty parent."""
+        """Raises NodeExistsError if it exists, unless it is an empty parent."""
         value = encode(document)
         try:
             await self.store.create(path, value, make_parents=True)
@@ -93,7 +99,7 @@ class Documents:
             self.cache.drop(path)
 
     async def _fill_if_empty(self, path: str, value: bytes) -> None:
-        """A child of it was made before it: what is there is a mere parent."""
+        """Writes the value into an empty node, which exists because a child was made first."""
         node = await self.store.get(path)
         if node is None or node.value:
             raise NodeExistsError(f"{path} exists already")
@@ -103,7 +109,7 @@ class Documents:
             raise NodeExistsError(f"{path} exists already") from None
 
     async def update(self, path: str, decide: Decision) -> Document:
-        """What is stored in the end. NoNodeError if there is no such node; whatever `decide` raises."""
+        """Returns what is stored in the end. Raises NoNodeError for a missing node, and any error of `decide`."""
 
         def of_existing(document: Document | None) -> Document | None:
             if document is None:
@@ -113,11 +119,11 @@ class Documents:
         return await self._change(path, of_existing)
 
     async def update_or_create(self, path: str, decide: Callable[[Document | None], Document | None]) -> Document:
-        """The decision gets None where there is no node."""
+        """Passes None to the decision if the node is missing."""
         return await self._change(path, decide)
 
     async def delete(self, path: str) -> None:
-        """NoNodeError if it is not there; NotEmptyError if something is below it."""
+        """Raises NoNodeError if it does not exist; NotEmptyError if it has children."""
         try:
             await self.store.delete(path)
         finally:
@@ -153,7 +159,7 @@ class Documents:
 
     async def _look(self, path: str, *, is_behind: bool) -> Node | None:
         if is_behind:
-            await self.store.sync()  # A server that is behind must not tell us what was true before.
+            await self.store.sync()  # A server that lags must not return an old state.
         return await self.store.get(path)
 
     async def _write(self, path: str, node: Node | None, document: Document) -> None:
@@ -167,7 +173,8 @@ class Documents:
 
 
 async def delete_tree(store: MetadataStore, path: str, *, nodes_max: int = 100_000) -> None:
-    """The node and all below it, leaves first; what is not there is no error. Bounded: MetadataError beyond."""
+    """Deletes the node and all below it, leaves first; missing nodes are no error. Raises MetadataError beyond the
+    limit."""
     order = [path]
     for found in order:
         try:

@@ -1,21 +1,18 @@
 """Namespaces: their policies, shared by all clusters, and their local policies, which have the bundles in force.
 
-Policies:  one JSON document for each namespace with every policy in it (docs/policies.md); `deleted` is set when the
-           namespace is on its way out, and nothing new may begin in it.
-Bundles:   the local policies' are the truth. They are written from the policies' when they are first needed, as Apache
-           does, and a split changes only them.
+Format:    One JSON document for each namespace has every policy (docs/policies.md); `deleted` is set while the
+           namespace is being deleted, and nothing new may begin in it. The bundles in the local policies are valid.
+           They are copied from the policies when they are first needed, as Apache does, and a split changes only them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from magnetar.broker.names import NamespaceName
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.bundles import Bundles
 from magnetar.broker.resources.documents import Decision, Document, Documents, delete_tree
 from magnetar.errors import (
-    BadVersionError,
     InvalidNameError,
     NodeExistsError,
     NoNodeError,
@@ -23,10 +20,12 @@ from magnetar.errors import (
     ResourceLimitError,
     ResourceMissingError,
 )
+from magnetar.names import NamespaceName
+from magnetar.schemas import storage as schemas
 
 
 def new_policies(clusters: Iterable[str], bundles: Bundles) -> Document:
-    """What Pulsar writes for a namespace that sets nothing; policies that are not set are not there."""
+    """Returns what Pulsar writes for a namespace without settings; policies that are not set are absent."""
     return {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": sorted(clusters),
@@ -59,7 +58,7 @@ class Namespaces:
         self._per_tenant_max = namespaces_per_tenant_max
 
     async def names(self, tenant: str) -> list[NamespaceName]:
-        """Of a tenant; none if there is no such tenant. What is below it and is not a name is left out."""
+        """Returns the namespaces of a tenant; none if it does not exist. Nodes that are not names are left out."""
         found = []
         for local in await self._documents.children(paths.tenant(tenant)):
             try:
@@ -75,7 +74,7 @@ class Namespaces:
         return found
 
     async def exists(self, name: NamespaceName) -> bool:
-        """Also while it is being deleted."""
+        """Whether it exists, even if it is being deleted."""
         return await self._documents.exists(paths.namespace(name))
 
     async def create(self, name: NamespaceName, policies: Document) -> None:
@@ -98,13 +97,13 @@ class Namespaces:
             raise _missing(name) from None
 
     async def mark_deleted(self, name: NamespaceName) -> None:
-        """Before its topics are deleted: no new one can be made from here on."""
+        """Prevents new topics, before the namespace's topics are deleted."""
         await self.update(name, lambda policies: policies | {"deleted": True})
 
     async def delete(self, name: NamespaceName) -> None:
-        """All that is left of a namespace whose topics are gone. What is not there is no error."""
+        """Deletes what is left of a namespace after its topics. Missing nodes are no error."""
         store = self._documents.store
-        for root in (paths.PARTITIONED_TOPICS, paths.MANAGED_LEDGERS, paths.SCHEMAS, paths.OWNERSHIP):
+        for root in (paths.PARTITIONED_TOPICS, paths.MANAGED_LEDGERS, schemas.ROOT, paths.OWNERSHIP):
             await delete_tree(store, f"{root}/{name}")
         for path in (paths.local_policies(name), paths.namespace(name)):
             try:
@@ -115,7 +114,7 @@ class Namespaces:
     # --- local policies -----------------------------------------------------------------------------------------------
 
     async def local_policies(self, name: NamespaceName) -> Document:
-        """Makes them from the policies if there are none."""
+        """Returns the local policies, and makes them from the policies if they are missing."""
         found = await self._documents.read(paths.local_policies(name))
         return found if found is not None else await self.update_local(name, lambda policies: policies)
 
@@ -125,16 +124,6 @@ class Namespaces:
 
     async def bundles(self, name: NamespaceName) -> Bundles:
         return Bundles.from_json((await self.local_policies(name)).get("bundles"))
-
-    async def set_bundles(self, name: NamespaceName, before: Bundles, after: Bundles) -> None:
-        """BadVersionError if somebody else has changed them since."""
-
-        def decide(local: Document) -> Document:
-            if Bundles.from_json(local.get("bundles")) not in (before, after):
-                raise BadVersionError(f"the bundles of namespace {name} were changed by somebody else: look again")
-            return local | {"bundles": after.to_json()}
-
-        await self.update_local(name, decide)
 
 
 def _local(policies: Document, decide: Decision) -> Callable[[Document | None], Document | None]:

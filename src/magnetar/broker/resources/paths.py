@@ -1,17 +1,16 @@
-"""Where Pulsar keeps its resources in the metadata store."""
+"""The paths of Pulsar's resources in the metadata store."""
 
 from __future__ import annotations
 
-from magnetar.broker.names import Domain, NamespaceName, TopicName
+from magnetar.names import Domain, NamespaceName, TopicName
 
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
-"""Tenants, and below each its namespaces."""
+"""The parent of tenants, and below each its namespaces."""
 LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 MANAGED_LEDGERS = "/managed-ledgers"
 OWNERSHIP = "/namespace"
-SCHEMAS = "/schemas"
 BOOKIES = "/bookies"
 PRODUCER_NAMES = "/counters/producer-name"
 
@@ -41,9 +40,5 @@ def partitioned_topics(name: NamespaceName, domain: Domain) -> str:
 
 
 def logs(name: NamespaceName) -> str:
-    """The logs of a namespace's persistent topics are below it."""
+    """The parent of the logs of a namespace's persistent topics."""
     return f"{MANAGED_LEDGERS}/{name}/{Domain.PERSISTENT}"
-
-
-def schema(schema_name: str) -> str:
-    return f"{SCHEMAS}/{schema_name}"

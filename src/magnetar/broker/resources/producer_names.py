@@ -1,7 +1,7 @@
-"""Names for producers that bring none: `cluster-n-m`, never given twice.
+"""Names for producers without one: `cluster-n-m`, never given twice.
 
-n is a number that the store gives to each broker that starts, m counts up in the broker. A name that is given twice
-would let deduplication take one producer's messages for the repetitions of another's.
+The store gives a number n to each broker that starts, and m counts up in the broker. With a name that is given twice,
+deduplication would take one producer's messages for repetitions of another's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ProducerNames:
 
     @classmethod
     async def open(cls, store: MetadataStore, cluster: str) -> ProducerNames:
-        """An outcome that is unknown may skip a number, never give one twice."""
+        """Takes a number. An unknown outcome may skip a number, but never give one twice."""
         made = await store.create(f"{paths.PRODUCER_NAMES}/-", mode=CreateMode.EPHEMERAL_SEQUENTIAL, make_parents=True)
         return cls(cluster, int(name_of(made).lstrip("-")))
 

@@ -1,10 +1,9 @@
-"""Tenants: who may administrate them, and the clusters they may use."""
+"""Tenants: their administrators, and the clusters they may use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from magnetar.broker.names import check_entity
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.documents import Decision, Document, Documents, delete_tree
 from magnetar.errors import (
@@ -15,6 +14,7 @@ from magnetar.errors import (
     ResourceLimitError,
     ResourceMissingError,
 )
+from magnetar.names import check_entity
 
 
 def new_tenant(allowed_clusters: Iterable[str], admin_roles: Iterable[str] = ()) -> Document:
@@ -55,7 +55,7 @@ class Tenants:
             raise _missing(name) from None
 
     async def delete(self, name: str) -> None:
-        """ResourceInUseError while it has namespaces."""
+        """Deletes the tenant. Raises ResourceInUseError while it has namespaces."""
         if not await self.exists(name):
             raise _missing(name)
         if namespaces := await self._documents.children(_path(name)):
@@ -65,7 +65,9 @@ class Tenants:
         except NoNodeError:
             raise _missing(name) from None
         for root in (paths.LOCAL_POLICIES, paths.PARTITIONED_TOPICS, paths.OWNERSHIP, paths.MANAGED_LEDGERS):
-            await delete_tree(self._documents.store, f"{root}/{name}")  # Empty parents, as the namespaces are gone.
+            await delete_tree(
+                self._documents.store, f"{root}/{name}"
+            )  # Empty parents: the namespaces are deleted already.
 
 
 def _path(name: str) -> str:

@@ -1,32 +1,33 @@
 """Cookies: what must not change during a bookie's life, kept in the store and in each of the bookie's directories.
 
-A bookie that starts with another id, a missing directory, or in another cluster would answer "no such entry" for
-entries that it had acknowledged. Its cookie shows that before it serves.
-
+Purpose:   a bookie that starts with another id, with a missing directory, or in another cluster would answer "no such
+           entry" for entries that it had acknowledged. Its cookie shows that before it serves.
 Format:    layout version LF body. 5 and 4: protobuf text (proto/cookie.proto). 3: lines bookie id, journal, ledger
-           directories. We write 5; older ones Apache refuses, and so do we.
-Lists:     journal directories are joined by commas; ledger and index directories by tabs, their number first.
+           directories. We write 5; Apache refuses older ones, and so do we. Journal directories are joined by commas;
+           ledger and index directories by tabs, their number first.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf import text_format
 
 from magnetar.errors import CookieMismatchError, MalformedMetadataError
 from magnetar.ids import BookieId
+from magnetar.metadata.bookkeeper.ledger_metadata import Versioned
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths, stored_bookie_id
 from magnetar.metadata.bookkeeper.proto.cookie_pb2 import CookieFormat
 from magnetar.metadata.bookkeeper.proto_strings import parse_text
-from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.metadata.store import MetadataStore
 
 LAYOUT_VERSION: Final = 5
 _LINES_VERSION: Final = 3
 _VALUE_BYTES_MAX: Final = 2**18  # Some thousand directories.
+_REMEMBERED_MAX: Final = 32
 _VERSION_LINE = re.compile(r"[ \t]*([0-9]{1,9})[ \t]*(?:\r\n|\n|\r)")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -37,10 +38,10 @@ class Cookie:
     journal_dirs: tuple[str, ...]
     ledger_dirs: tuple[str, ...]
     index_dirs: tuple[str, ...] | None = None
-    """None: the same as the ledger directories."""
+    """None if they are the ledger directories."""
     instance_id: str | None = None
     layout_version: int = LAYOUT_VERSION
-    """As it was read; it is always written as the newest."""
+    """The version that was read; the newest is always written."""
 
     def __post_init__(self) -> None:
         for directory in (*self.journal_dirs, *self.ledger_dirs, *(self.index_dirs or ())):
@@ -48,7 +49,7 @@ class Cookie:
                 raise ValueError(f"a directory with a tab in its name cannot be part of a cookie: {directory!r}")
 
     def differences(self, stored: Cookie, *, more_dirs_allowed: bool = False) -> list[str]:
-        """Why this bookie is not the one that the stored cookie describes; nothing if it is.
+        """Returns why this bookie is not the one that the stored cookie describes; nothing if it is.
 
         With `more_dirs_allowed`, ledger and index directories may have been added, but none lost.
         """
@@ -64,7 +65,7 @@ class Cookie:
         return found + _differ("instance id of the cluster", self.instance_id, stored.instance_id)
 
     def verify(self, stored: Cookie, *, more_dirs_allowed: bool = False) -> None:
-        """CookieMismatchError unless this bookie is the one that the stored cookie describes."""
+        """Raises CookieMismatchError unless this bookie is the one that the stored cookie describes."""
         if found := self.differences(stored, more_dirs_allowed=more_dirs_allowed):
             raise CookieMismatchError(f"bookie {self.bookie_id} does not match its cookie: {'; '.join(found)}")
 
@@ -93,7 +94,9 @@ def decode_cookie(value: bytes) -> Cookie:
         raise MalformedMetadataError(f"cookie: {error}") from error
 
 
+@lru_cache(maxsize=_REMEMBERED_MAX)
 def _decode(text: str) -> Cookie:
+    """Remembers results: a bookie reads the same cookie from each of its directories, and text is slow to parse."""
     found = _VERSION_LINE.match(text)
     if found is None:
         raise MalformedMetadataError(f"no layout version in the first line: {text[:40]!r}")
@@ -149,7 +152,7 @@ class CookieStore:
         return None if node is None else Versioned(decode_cookie(node.value), node.version)
 
     async def create(self, cookie: Cookie) -> None:
-        """NodeExistsError if the bookie has a cookie already."""
+        """Raises NodeExistsError if the bookie has a cookie already."""
         await self._store.create(self._paths.cookie(cookie.bookie_id), encode_cookie(cookie), make_parents=True)
 
     async def update(self, cookie: Cookie, version: int) -> int:

@@ -1,16 +1,16 @@
 """The next ledger id, from the same generator nodes that Apache's clients use, so that no id is given out twice.
 
-Short ids: the number of an ephemeral sequential node `idgen/ID-`: 0 … 2³¹ − 2.
-Long ids:  when those are used up, `idgen-long` is made, and its being there moves everybody on. Below it
-           `HOB-0000000001` holds the high 32 bits; the number of a sequential node below that is the low half.
+Invariant: an id that was counted is never given out again. An id whose outcome is unknown is not used; the next is
+           taken. A missing high-order directory is not made anew: it would count from 0 again. (Apache's clients remove
+           old ones, so a generator that was idle for long looks for the largest again.)
+Order:     an id is counted after it was asked for, never ahead: the new owner of a topic gets a larger one than all
+           owners before, and positions are compared by it.
+Format:    short ids: the number of an ephemeral sequential node `idgen/ID-`: 0 … 2³¹ − 2.
+           long ids: when those are used up, `idgen-long` is made, and because it exists every client moves to it. Below
+           it `HOB-0000000001` holds the high 32 bits; the number of a sequential node below that is the low half.
            A directory whose 2³¹ − 1 numbers are used up is followed by the next.
-Nodes:     have done their work once they were counted. They are deleted behind the back of whoever wants an id, many
-           at a time; those that are left go with the session.
-Order:     an id is counted after it was asked for, never ahead: whoever takes a topic over gets a larger one than
-           everybody before, and positions are compared by it.
-Invariant: an id that was counted is never given out again. One whose outcome is unknown is burnt; the next is taken.
-           A high-order directory that is gone is not made anew: it would count from 0 again. (Apache's clients
-           remove old ones, so a generator that was idle for long looks for the largest again.)
+Limits:    a node is useless once it was counted. Nodes are deleted in the background, many at a time; the rest are
+           deleted with the session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from magnetar.metadata.bookkeeper.paths import SHORT_ID_LIMIT, BookKeeperPaths
 from magnetar.metadata.paths import join
 from magnetar.metadata.store import CreateMode, Delete, MetadataStore
 
-_TRIES_MAX: Final = 10  # Each burns one id or moves on by one directory; more means something else is wrong.
+_TRIES_MAX: Final = 10  # Each loses one id or moves to the next directory; more means another kind of error.
 _HIGH_LIMIT: Final = 2**31  # The high half of a positive 64-bit number.
 _FIRST_HIGH: Final = 1
 _DELETED_AT_ONCE: Final = 64
@@ -42,15 +42,15 @@ _HIGH_DIRECTORY = re.compile(r"HOB-([0-9]{10})")
 
 
 class LedgerIdGenerator:
-    """Gives out ids for one cluster; any number of these may work side by side. `aclose` when no more are wanted."""
+    """Gives out ids for one cluster; any number of these may work at once. `aclose` when no more are wanted."""
 
     def __init__(self, store: MetadataStore, paths: BookKeeperPaths) -> None:
         self._store = store
         self._paths = paths
         self._long = False  # Whether the cluster is known to have used up its short ids.
         self._asked = False
-        self._high: int | None = None  # The largest high-order directory, as far as we know.
-        self._used: list[str] = []  # Nodes that were counted: as many as ids are asked for while a delete is under way.
+        self._high: int | None = None  # The largest high-order directory, as far as this client knows.
+        self._used: list[str] = []  # Nodes that were counted: as many as the ids that are asked for during a delete.
         self._tidying: asyncio.Task[None] | None = None
 
     async def aclose(self) -> None:
@@ -59,11 +59,11 @@ class LedgerIdGenerator:
             await asyncio.wait([self._tidying])
 
     async def next_id(self) -> LedgerId:
-        """A ledger id that nobody else has. OutcomeUnknownError only after several lost connections in a row."""
+        """Returns an unused ledger id. Raises OutcomeUnknownError only after several lost connections in a row."""
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
                 found = await self._next_long() if await self._is_long() else await self._next_short()
-            except OutcomeUnknownError:  # Perhaps an id was counted; nobody will use it.
+            except OutcomeUnknownError:  # Perhaps an id was counted; it will not be used.
                 if not tries_left:
                     raise
             else:
@@ -119,7 +119,7 @@ class LedgerIdGenerator:
         return join(self._paths.long_ids, f"HOB-{high:010d}")
 
     async def _count(self, directory: str, *, make_parents: bool) -> int | None:
-        """The next number of this directory; None when it has no more."""
+        """Returns the next number of this directory; None when it has no more."""
         prefix = join(directory, "ID-")
         made = await self._store.create(prefix, mode=CreateMode.EPHEMERAL_SEQUENTIAL, make_parents=make_parents)
         self._tidy(made)
@@ -138,11 +138,11 @@ class LedgerIdGenerator:
         try:
             while self._used:
                 nodes, self._used = self._used[:_DELETED_AT_ONCE], self._used[_DELETED_AT_ONCE:]
-                with contextlib.suppress(MetadataError):  # They go with the session at the latest.
+                with contextlib.suppress(MetadataError):  # They are deleted with the session at the latest.
                     await self._store.transact([Delete(node) for node in nodes])
         finally:
             self._tidying = None
 
     async def _ensure(self, path: str) -> None:
-        with contextlib.suppress(NodeExistsError):  # Somebody else moves on at the same time.
+        with contextlib.suppress(NodeExistsError):  # Another client moves on at the same time.
             await self._store.create(path, make_parents=True)

@@ -1,7 +1,7 @@
-"""What a node's value means, by its path: for people who look into a store.
+"""Describes a node's value by its path, for operators who look into a store.
 
-Secrets:   a ledger's password is shown only when asked for; otherwise its length.
-Bad value: never an error here. The description then says what is wrong with it.
+Failure:   a bad value is never an error here: the description says what is wrong with it.
+Limits:    a ledger's password is shown only when asked for; otherwise its length.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 from magnetar.errors import MalformedMetadataError
 from magnetar.ids import BookieId
-from magnetar.metadata.bookkeeper.cluster import decode_instance_id
+from magnetar.metadata.bookkeeper.cluster import decode_instance_id, decode_layout
 from magnetar.metadata.bookkeeper.cookies import decode_cookie
-from magnetar.metadata.bookkeeper.layout import decode_layout
 from magnetar.metadata.bookkeeper.ledger_codec import decode
 from magnetar.metadata.bookkeeper.ledger_metadata import UNKNOWN_TIME, LedgerMetadata
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
@@ -27,10 +26,10 @@ Document: TypeAlias = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Description:
     kind: str
-    """ledger, cookie, service info, layout, instance id, text, binary, or empty."""
+    """One of: ledger, cookie, service info, layout, instance id, text, binary, empty."""
     content: Document
     problem: str | None = None
-    """What is wrong with the value, if it is not what belongs at this path."""
+    """What is wrong with the value, if it is not valid for this path."""
 
 
 def describe(paths: BookKeeperPaths, path: str, node: Node, *, show_password: bool = False) -> Description:
@@ -60,7 +59,7 @@ def _decoded(kind: str, paths: BookKeeperPaths, path: str, node: Node, show_pass
 
 
 def kind_of(paths: BookKeeperPaths, path: str) -> str | None:
-    """What belongs at this path; None for nodes whose value means nothing to us."""
+    """Returns the kind of value at this path; None for nodes whose value has no meaning to us."""
     if path in (known := {paths.layout: "layout", paths.instance_id: "instance id"}):
         return known[path]
     parent = ROOT if path == ROOT else parent_of(path)
@@ -148,7 +147,7 @@ HEX_PREFIX = "0x"
 
 
 def readable(value: bytes) -> str:
-    """As text if it is text without control characters (line ends and tabs aside), else as hexadecimal digits."""
+    """Returns text if it has no control characters (line ends and tabs aside), otherwise hexadecimal digits."""
     try:
         text = value.decode()
     except UnicodeDecodeError:

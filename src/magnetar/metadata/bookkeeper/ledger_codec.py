@@ -3,8 +3,8 @@
 Format:    "BookieMetadataFormatVersion" TAB version LF body
            1: lines of text (ledger_codec_text.py)
            2: protobuf as text, 3: varint length and binary protobuf (ledger_codec_protobuf.py)
-Invariant: whatever the bytes are, `decode` returns metadata whose invariants hold, or raises MalformedMetadataError
-           that says what is wrong, in time and memory bounded by `VALUE_BYTES_MAX`.
+Invariant: for any bytes, `decode` returns metadata whose invariants hold, or raises MalformedMetadataError with the
+           reason, in time and memory bounded by `VALUE_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ _DECODERS: dict[FormatVersion, Callable[[LedgerId, bytes, int], LedgerMetadata]]
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """In the metadata's own version. What an old version has no room for is left out, as Apache does."""
+    """Encodes in the metadata's own version. Fields for which an old version has no room are left out, as Apache
+    does."""
     version = metadata.format_version
     return b"BookieMetadataFormatVersion\t%d\n" % version + _ENCODERS[version](metadata)
 
 
 def decode(ledger_id: LedgerId, value: bytes, *, node_created_ms: int) -> LedgerMetadata:
-    """`node_created_ms` stands in for a creation time that is not part of the value."""
+    """Decodes a value. `node_created_ms` replaces a creation time that is not part of it."""
     try:
         version, body = split_header(value)
         return _DECODERS[version](ledger_id, body, node_created_ms)

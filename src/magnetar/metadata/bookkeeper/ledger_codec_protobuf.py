@@ -1,10 +1,10 @@
 """Versions 2 and 3 of ledger metadata: the same protobuf message, as text and as length-prefixed binary.
 
-Binary:    varint length | message. Fields that a newer writer added are kept and written back.
-Text:      the message in protobuf's text form, without the token. A field that is not known is an error.
-Rules:     without an ack quorum it is the write quorum; without a password there is no digest type; last entry and
+Format:    binary: varint length | message. Fields that a newer writer added are kept and written back.
+           text: the message in protobuf's text form, without the token. An unknown field is an error.
+Invariant: a missing ack quorum is the write quorum; without a password there is no digest type; last entry and
            length of a ledger that is not closed are written as -1 and 0 and not read; the creation time is written if
-           it was read or asked for, and else the node's own stands in.
+           it was read or asked for, otherwise it is the node's own.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _to_message(m: LedgerMetadata) -> LedgerMetadataFormat:
 def _from_message(
     ledger_id: LedgerId, message: LedgerMetadataFormat, version: FormatVersion, node_created_ms: int
 ) -> LedgerMetadata:
-    unknown = _unknown_fields(message)  # Before anything is read: a number out of an enum's range hides here.
-    if not message.IsInitialized():  # The binary parser does not look.
+    unknown = _unknown_fields(message)  # Before anything is read: a number outside an enum's range is among them.
+    if not message.IsInitialized():  # The binary parser does not check this.
         raise MalformedMetadataError("a required field is missing")
     state = LedgerState(message.state)
     closed = state is LedgerState.CLOSED
@@ -119,7 +119,7 @@ def _to_fragment(segment: LedgerMetadataFormat.Segment) -> Fragment:
 
 
 def _unknown_fields(message: Message) -> bytes:
-    """The fields our message type does not have, as they were. One it has, of another type or range, is an error."""
+    """Returns the fields that our message type lacks, unchanged. A known field of another type or range is an error."""
     found = UnknownFieldSet(message)
     if not len(found):
         return b""

@@ -3,8 +3,8 @@ r"""Version 1 of ledger metadata: lines of text.
 Format:    write quorum LF ensemble size LF length LF
            per fragment: first entry TAB bookie TAB bookie … LF
            closed: last entry TAB "CLOSED"; in recovery: "-102" TAB "CLOSED"; open: nothing
-Left out:  ack quorum (taken as large as the write quorum), digest type, password, creation time, custom metadata,
-           token.
+Limits:    it has no ack quorum (which is then the write quorum), digest type, password, creation time, custom metadata
+           and token.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def decode(ledger_id: LedgerId, body: bytes, node_created_ms: int) -> LedgerMeta
         first, *rest = line.rstrip("\t").split("\t")
         if rest[:1] == [_CLOSED]:
             state, last_entry_id = _end(_number(first))
-            break  # Whatever follows is not read by Apache either.
+            break  # Apache does not read what follows either.
         if not rest:
             raise MalformedMetadataError(f"a line is neither a fragment nor the end of the ledger: {line[:80]!r}")
         fragments.append(Fragment(EntryId(_number(first)), tuple(map(stored_bookie_id, rest))))

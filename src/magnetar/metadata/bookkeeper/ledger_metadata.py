@@ -1,10 +1,10 @@
-"""What is known about a ledger: its state, its quorums, and which bookies hold which entries.
+"""Ledger metadata: a ledger's state, its quorums, and which bookies hold which entries.
 
 Invariant: 1 ≤ ack quorum ≤ write quorum ≤ ensemble size; the first fragment begins at entry 0, the others at
            rising entries; every ensemble has the ensemble's size; last entry and length are those of a closed ledger
            and otherwise -1 and 0; digest type and password are both known or both not (the oldest releases stored
            neither).
-Versions:  a ledger keeps the format version it was created in (`format_version`); new ones get version 3.
+Format:    a ledger keeps the format version it was created in (`format_version`); new ones get version 3.
 Read next: ledger_codec.py
 """
 
@@ -14,20 +14,29 @@ import enum
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from magnetar.ids import LEDGER_ID_MAX, BookieId, EntryId, LedgerId
 from magnetar.wire.bookkeeper.digests import DigestType
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[T]):
+    value: T
+    version: int
+
+
 NO_ENTRY: Final = EntryId(-1)
-"""The last entry of a ledger that has none, or whose last entry is not known yet."""
+"""The last entry of an empty ledger, or of one whose last entry is not known yet."""
 UNKNOWN_TIME: Final = -1
 NO_TOKEN: Final = 0
 INT64_MAX: Final = 2**63 - 1
 
 
 class LedgerState(enum.Enum):
-    """Numbers are those of the stored form."""
+    """The state of a ledger; the numbers are those of the stored form."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -44,18 +53,18 @@ class FormatVersion(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """From this entry on, up to where the next fragment begins, these bookies hold the entries."""
+    """The bookies of the entries from this one to the beginning of the next fragment."""
 
     first_entry_id: EntryId
     ensemble: tuple[BookieId, ...]
     unknown_fields: bytes = field(default=b"", repr=False)
-    """What a newer writer stored and we do not know, kept for the next write."""
+    """Unknown fields that a newer writer stored, kept for the next write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
     ledger_id: LedgerId
-    """Not part of the stored value: the path says it."""
+    """The id from the path; it is not part of the stored value."""
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
@@ -67,7 +76,7 @@ class LedgerMetadata:
     password: bytes | None = field(default=None, repr=False)
     ctime_ms: int = UNKNOWN_TIME
     stores_ctime: bool = False
-    """Whether the creation time is part of the value; else it is the node's own."""
+    """Whether the creation time is part of the value; otherwise it is the node's own."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     c_token: int = NO_TOKEN
     format_version: FormatVersion = FormatVersion.BINARY_PROTOBUF
@@ -85,7 +94,7 @@ class LedgerMetadata:
         return self.state is LedgerState.CLOSED
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
-        """The fragment that holds, or will hold, the entry."""
+        """Returns the fragment that holds, or will hold, the entry."""
         assert entry_id >= 0, entry_id
         return self.fragments[bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1]
 

@@ -1,9 +1,11 @@
 """The ledgers' metadata in the store: create, read, compare-and-set, delete.
 
-Create:    a random token in the value tells our own create from another's when the connection was lost on the way.
-Update:    by the version that was read; BadVersionError means somebody else was faster. OutcomeUnknownError means: read
-           again and compare before deciding.
-Delete:    takes directories that became empty along, as Apache's clients do.
+Order:     a create puts a random token into the value, which distinguishes our own create from another client's after
+           a lost connection. Its loop is not that of metadata/compare_and_set.py: only the token is compared, and a
+           failure to look after an unknown outcome ends it at once, since the id may be left unused.
+           An update compares the version that was read; BadVersionError means that another client was faster.
+           OutcomeUnknownError means: read again and compare before deciding.
+           A delete also deletes directories that became empty, as Apache's clients do.
 """
 
 from __future__ import annotations
@@ -23,12 +25,11 @@ from magnetar.errors import (
 )
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import decode, encode
-from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerMetadata
+from magnetar.metadata.bookkeeper.ledger_metadata import FormatVersion, LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths, list_ledgers
-from magnetar.metadata.bookkeeper.versioned import Versioned
 from magnetar.metadata.paths import parent_of
 from magnetar.metadata.store import MetadataStore, Watcher
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 
 _CREATE_TRIES_MAX: Final = 3
 _TOKEN_BITS: Final = 63  # A positive 64-bit number.
@@ -41,7 +42,7 @@ class LedgerMetadataStore:
         self._entropy = entropy
 
     async def create(self, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
-        """Stores a new ledger under its id; LedgerExistsError if somebody else did. The token is chosen here.
+        """Stores a new ledger under its id; raises LedgerExistsError if another client did. It chooses the token.
 
         Versions 1 and 2 have no token: with them a lost connection ends in OutcomeUnknownError.
         """
@@ -55,7 +56,7 @@ class LedgerMetadataStore:
                 await self._create(metadata)
                 return Versioned(metadata, 0)
             except LedgerExistsError:
-                if unknown is None:  # Nobody else has our token, and nothing of ours can be there yet.
+                if unknown is None:  # No other client has our token, and nothing of ours can exist yet.
                     raise
             except OutcomeUnknownError as error:
                 unknown = error
@@ -70,23 +71,24 @@ class LedgerMetadataStore:
             raise LedgerExistsError(f"ledger {metadata.ledger_id} exists already") from error
 
     async def _find_own(self, ours: LedgerMetadata, unknown: OutcomeUnknownError) -> Versioned[LedgerMetadata] | None:
-        """What is stored, if we stored it; None if there is nothing. Another's is LedgerExistsError."""
-        others = LedgerExistsError(f"ledger {ours.ledger_id} exists already, made by somebody else")
+        """Returns what is stored, if we stored it; None if nothing is. Raises LedgerExistsError for another
+        client's."""
+        others = LedgerExistsError(f"ledger {ours.ledger_id} exists already, made by another client")
         try:
-            await self._store.sync()  # Else the read might be behind the create whose outcome we look for.
+            await self._store.sync()  # Otherwise the read might not see the create whose outcome is in question.
             stored = await self.read(ours.ledger_id)
         except NoSuchLedgerError:
             return None
         except MalformedMetadataError:
             raise others from None
-        except MetadataError:  # We could not look, so nobody knows.
+        except MetadataError:  # The look failed, so the outcome stays unknown.
             raise unknown from None
         if stored.value.c_token != ours.c_token:
             raise others
         return stored
 
     async def read(self, ledger_id: LedgerId, *, watch: Watcher | None = None) -> Versioned[LedgerMetadata]:
-        """The watcher hears of the next change, also when the ledger is not there."""
+        """Reads a ledger's metadata. The watcher is called at the next change, also when the ledger does not exist."""
         node = await self._store.get(self._paths.ledger(ledger_id), watch=watch)
         if node is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
@@ -112,7 +114,7 @@ class LedgerMetadataStore:
         while path != self._paths.root:
             try:
                 await self._store.delete(path)
-            except MetadataError:  # Not empty, gone, or for another client to tidy: the ledger itself is deleted.
+            except MetadataError:  # Not empty, or deleted, or another client tidies up: the ledger itself is deleted.
                 return
             path = parent_of(path)
 

@@ -1,8 +1,8 @@
-"""Where BookKeeper keeps things below its root, and how a ledger id becomes a path and back.
+"""Where BookKeeper keeps its nodes below its root, and how a ledger id becomes a path and back.
 
-Short ids: below 2³¹ − 1, ten digits split 2-4-4:       /ledgers/00/0000/L0001
-Long ids:  the others, nineteen digits split 3-4-4-4-4: /ledgers/000/0000/0042/9496/L7296
-Invariant: one id has one path. A path that spells an id in the other form is refused: nobody would find it by its id.
+Format:    short ids, below 2³¹ − 1: ten digits split 2-4-4:   /ledgers/00/0000/L0001
+           long ids: nineteen digits split 3-4-4-4-4:          /ledgers/000/0000/0042/9496/L7296
+Invariant: one id has one path. A path with an id in the other form is refused: no client would look for it there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STORED_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperPaths:
-    """The nodes of one cluster. The root is absolute, `/ledgers` unless a user moved it."""
+    """The nodes of one cluster. The root is absolute, `/ledgers` by default."""
 
     root: str = DEFAULT_ROOT
 
@@ -85,7 +85,7 @@ class BookKeeperPaths:
         return join(self.root, ledger_path_below_root(ledger_id))
 
     def ledger_id_of(self, path: str) -> LedgerId:
-        """The id a ledger's path stands for; anything else is MalformedMetadataError."""
+        """Returns the id of a ledger's path; raises MalformedMetadataError for any other path."""
         prefix = join(self.root, "")
         if not path.startswith(prefix):
             raise MalformedMetadataError(f"{path!r} is not below the ledgers' root {self.root}")
@@ -102,7 +102,7 @@ def ledger_path_below_root(ledger_id: LedgerId) -> str:
 
 
 def parse_ledger_path(below_root: str) -> LedgerId:
-    """The inverse of `ledger_path_below_root`; a path that function would not make is MalformedMetadataError."""
+    """Inverts `ledger_path_below_root`; raises MalformedMetadataError for a path that it would not make."""
     found = _SHORT.fullmatch(below_root) or _LONG.fullmatch(below_root)
     if found is None:
         raise MalformedMetadataError(
@@ -120,9 +120,9 @@ def parse_ledger_path(below_root: str) -> LedgerId:
 
 
 def stored_bookie_id(value: str) -> BookieId:
-    """A bookie id that Apache's nodes may have written; ValueError for what they refuse, too.
+    """Returns a bookie id that Apache's nodes may have written; raises ValueError for ids that they also refuse.
 
-    More lenient than `ids.bookie_id`, which is for ids that we give out.
+    It is more lenient than `ids.bookie_id`, which is for ids that we give out.
     """
     if not _STORED_BOOKIE_ID.fullmatch(value) or value.lower() == "readonly":
         raise ValueError(f"{value!r} is not a bookie id")
@@ -130,10 +130,10 @@ def stored_bookie_id(value: str) -> BookieId:
 
 
 async def list_ledgers(store: MetadataStore, paths: BookKeeperPaths) -> AsyncIterator[LedgerId]:
-    """Every ledger's id in rising order, read directory by directory as the caller goes on.
+    """Yields every ledger's id in rising order, reading directory by directory as the caller continues.
 
-    The first level has two digits (short ids) or three (long ids); all else below the root (`available`, `cookies`,
-    `idgen`, …) is not about ledgers. What vanishes meanwhile is left out, what comes meanwhile may or may not be seen.
+    The first level has two digits (short ids) or three (long ids); other names below the root (`available`, `cookies`,
+    `idgen`, …) are not ledgers. Ledgers that are deleted during the listing are left out, new ones may be in it.
     """
     top = await store.children(paths.root)
     for parent_form, depth in ((_SHORT_PARENT, _SHORT_DEPTH), (_LONG_PARENT, _LONG_DEPTH)):
@@ -155,5 +155,5 @@ async def _list_below(store: MetadataStore, paths: BookKeeperPaths, path: str, d
         elif depth == 0 and _LEAF.fullmatch(name):
             try:
                 yield paths.ledger_id_of(join(path, name))
-            except MalformedMetadataError:  # Not where a ledger of this number belongs, so no ledger.
+            except MalformedMetadataError:  # A ledger of this number has another path, so this is not a ledger.
                 continue

@@ -1,4 +1,4 @@
-"""What a registered bookie says about itself: where its services are, and properties. The value of `available/ID`.
+"""What a registered bookie publishes: the places of its services, and properties. The value of `available/ID`.
 
 Format:    protobuf (proto/service_info.proto). An empty value is what old bookies write: one endpoint for entries,
            whose address is the bookie id itself.
@@ -19,7 +19,7 @@ from magnetar.metadata.bookkeeper.proto.service_info_pb2 import BookieServiceInf
 from magnetar.metadata.bookkeeper.proto_strings import checked
 
 BOOKIE_RPC: Final = "bookie-rpc"
-"""The protocol of the endpoint that entries go to."""
+"""The protocol of the endpoint for entries."""
 PORT_MAX: Final = 65_535
 _VALUE_BYTES_MAX: Final = 2**20
 _HOST_AND_PORT = re.compile(r"([^:]+):([0-9]{1,5})")
@@ -82,7 +82,7 @@ def _to_endpoint(e: BookieServiceInfoFormat.Endpoint) -> Endpoint:
 
 
 def legacy_endpoint(bookie: BookieId) -> Endpoint:
-    """What an empty value stands for; only a bookie id of the form host:port says where the bookie is."""
+    """Returns the endpoint that an empty value stands for; only a bookie id of the form host:port has one."""
     found = _HOST_AND_PORT.fullmatch(bookie)
     if found is None or int(found[2]) > PORT_MAX:
         raise MalformedMetadataError(f"bookie {bookie} has no service info, and its id is not host:port")

@@ -1,8 +1,10 @@
 """Marks of ledgers that lack replicas, where BookKeeper's auto-recovery looks for its work.
 
-Nodes:     underreplication/LAYOUT, ledgers, locks; a mark is ledgers/hhhh/hhhh/hhhh/hhhh/urL%010d, below the
+Format:    underreplication/LAYOUT, ledgers, locks; a mark is ledgers/hhhh/hhhh/hhhh/hhhh/urL%010d, below the
            ledger's id in hexadecimal. Its value is text and exactly what Apache's nodes parse and write again.
-Again:     a ledger that is marked already gets the bookies that its mark does not name yet, by compare-and-set.
+Order:     a ledger that is marked already gets the bookies that its mark does not name yet, by compare-and-set. The
+           loop is not that of metadata/compare_and_set.py: only lost races are tried again here; after an unknown
+           outcome, the caller may mark once more.
 Read next: proto/underreplication.proto
 """
 
@@ -34,7 +36,7 @@ from magnetar.metadata.store import MetadataStore
 
 _LAYOUT_TYPE: Final = "BASIC"
 _LAYOUT_VERSION: Final = 1
-_TRIES_MAX: Final = 8  # Others who mark the same ledger at the same moment: the auditor, another scrub.
+_TRIES_MAX: Final = 8  # Others may mark the same ledger at the same moment: the auditor, another scrub.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,14 @@ def decode_mark(value: bytes) -> Mark:
 
 
 class UnderreplicationMarks:
-    """`prepare` once, then `mark`."""
+    """Marks ledgers: `prepare` once, then `mark`."""
 
     def __init__(self, store: MetadataStore, paths: BookKeeperPaths) -> None:
         self._store = store
         self._paths = paths
 
     async def prepare(self) -> None:
-        """Makes the tree if it is not there. UnsupportedLayoutError if it is of a kind that we do not know."""
+        """Makes the tree if it is missing. Raises UnsupportedLayoutError if it is of an unknown kind."""
         layout = join(self._paths.underreplication, "LAYOUT")
         wanted = LedgerRereplicationLayoutFormat(type=_LAYOUT_TYPE, version=_LAYOUT_VERSION)
         await self._ensure(layout, text_format.MessageToString(wanted).encode())
@@ -99,12 +101,13 @@ class UnderreplicationMarks:
         return None if node is None else decode_mark(node.value)
 
     async def mark(self, ledger_id: LedgerId, replicas: Sequence[BookieId], now_ms: int) -> bool:
-        """Whether anything was new. Doing it twice does no harm, so a lost answer may be asked again."""
+        """Reports whether anything was new. Repeated marks do no harm, so a call whose answer was lost may be
+        repeated."""
         path = mark_path(self._paths, ledger_id)
         for _ in range(_TRIES_MAX):
             try:
                 return await self._try_mark(path, tuple(replicas), now_ms)
-            except (NodeExistsError, NoNodeError, BadVersionError):  # Marked, repaired or marked again meanwhile.
+            except (NodeExistsError, NoNodeError, BadVersionError):  # It was marked, repaired or marked again since.
                 continue
         raise MetadataError(f"the mark of ledger {ledger_id} changes faster than it can be written: try again")
 

@@ -1,10 +1,10 @@
-"""kazoo's client, with what its public face does not tell.
+"""kazoo's client, with three corrections.
 
-Sent or not:  when a connection ends, kazoo fails what was sent and what still waited in its queue with one and the
-              same error. Here the latter get NotSentError: they were certainly not done.
-Gate:         kazoo checks its state and then queues; a request of a session that ends between the two would be
-              lost. Here queueing and changes of state exclude each other.
-Thread:       an answer that kazoo does not understand ends its thread. Here the thread starts over with a new session.
+Failure:   when a connection ends, kazoo fails sent requests and queued ones with the same error. Here queued ones get
+           NotSentError: they were certainly not done. An answer that kazoo does not understand ends its thread; here
+           the thread starts over with a new session.
+Threads:   kazoo checks its state and then queues; a request of a session that ends between the two would be lost. Here
+           queueing and changes of state exclude each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from magnetar.metadata.zookeeper.handler import LoopHandler
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY_S = 0.05
-_RETRY_DELAY_MAX_S = 2.0  # A server that is back is found this soon.
+_RETRY_DELAY_MAX_S = 2.0  # A server that runs again is found this soon.
 _NEW_START_DELAY_S = 0.5
 _KAZOO_LOGGER = logging.getLogger("magnetar.metadata.zookeeper.kazoo")
 _KAZOO_LOGGER.setLevel(logging.INFO)  # Below that kazoo prints whole requests: passwords and values among them.
@@ -44,7 +44,7 @@ class Client(KazooClient):  # type: ignore[misc]
         self._gate = handler.lock_object()
         self.granted_timeout_ms = timeout_ms
         self.trouble = ""
-        """Why the last attempt to connect failed."""
+        """The reason why the last attempt to connect failed."""
         retry = KazooRetry(
             max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_MAX_S, sleep_func=handler.sleep_func
         )
@@ -110,7 +110,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return answer
 
     def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
-        if header.err and header.err not in EXCEPTIONS:  # Newer than kazoo: what it means for the request is not known.
+        if header.err and header.err not in EXCEPTIONS:  # Newer than kazoo: its meaning for the request is not known.
             log.warning("ZooKeeper answered with error %d, which kazoo does not know", header.err)
             header = header._replace(err=SystemZookeeperError.code)
         return super()._read_response(header, buffer, offset)

@@ -1,9 +1,10 @@
-"""The store: our requests as ZooKeeper's, and its sessions as ours.
+"""The ZooKeeper store: our requests as ZooKeeper's, its sessions as ours, at `zk://host:2181,host:2181/chroot`.
 
-Everything here runs on the event loop. A request goes into kazoo's queue at once; its answer comes back through the
-handler and finishes the caller's future. A caller that gave up is not missed: what comes for it is dropped.
-Session:   kazoo's SUSPENDED is our DISCONNECTED and its LOST our EXPIRED; after that it makes a new session by itself.
-Read next: translate.py (which error means what), client.py (what was sent and what was not), watch.py
+Order:     a request goes into kazoo's queue at once; its answer comes back through the handler and finishes the
+           caller's future. If the caller has given up, the answer is dropped. kazoo's SUSPENDED is our DISCONNECTED and
+           its LOST our EXPIRED; after that it makes a new session by itself.
+Threads:   everything here runs on the event loop.
+Read next: translate.py (the meaning of errors), client.py (which requests were sent)
 """
 
 from __future__ import annotations
@@ -11,35 +12,110 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kazoo import exceptions as kazoo
 from kazoo.protocol.states import KazooState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from magnetar.config.metadata import MetadataConfig
-from magnetar.config.zookeeper import ZooKeeperConfig
-from magnetar.errors import MetadataUnavailableError, NodeExistsError
+from magnetar.config.metadata import MetadataConfig, ZooKeeperConfig
+from magnetar.errors import ConfigError, InvalidPathError, MetadataUnavailableError, NodeExistsError
 from magnetar.metadata.base import BaseStore
-from magnetar.metadata.paths import ROOT, ancestors_of
-from magnetar.metadata.requests import Children, Get, Request, Sync, Transact
+from magnetar.metadata.paths import ROOT, ancestors_of, check_path
 from magnetar.metadata.session import Session, SessionState
-from magnetar.metadata.store import Check, Create, Delete, Put
-from magnetar.metadata.zookeeper.address import Address
+from magnetar.metadata.store import (
+    Check,
+    Children,
+    Create,
+    Delete,
+    Get,
+    Put,
+    Request,
+    Sync,
+    Transact,
+    Watcher,
+    WatchEvent,
+)
+from magnetar.metadata.watches import call_watcher
 from magnetar.metadata.zookeeper.client import Client
 from magnetar.metadata.zookeeper.handler import LoopHandler, Result
-from magnetar.metadata.zookeeper.translate import node_of, transaction_results, translate
-from magnetar.metadata.zookeeper.watch import ArmedWatch
+from magnetar.metadata.zookeeper.translate import WATCH_KINDS, node_of, transaction_results, translate
 from magnetar.runtime.runtime import Runtime
 
-_WATCH_TRIES_MAX = 10  # A node that comes and goes between our two questions: after so many rounds the read fails.
-_CLOSE_GRACE_S = 5.0  # Beyond the session timeout, for a server that does not answer our farewell.
+SCHEME = "zk://"
+DEFAULT_PORT = 2181
+_SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
+_PORT_MAX = 65_535
+
+
+_WATCH_TRIES_MAX = (
+    10  # A node that appears and disappears between our two requests: after this many rounds the read fails.
+)
+
+
+_CLOSE_GRACE_S = 5.0  # Beyond the session timeout, for a server that does not answer the close request.
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    servers: tuple[str, ...]
+    """Each as host:port."""
+    chroot: str = ""
+    """Empty, or the absolute path below which all our nodes are."""
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        if not url.startswith(SCHEME):
+            raise ConfigError(f"metadata.url {url!r} does not begin with {SCHEME}")
+        servers, slash, rest = url.removeprefix(SCHEME).partition("/")
+        chroot = f"{slash}{rest}".rstrip("/")
+        try:
+            check_path(chroot or ROOT)
+        except InvalidPathError as error:
+            raise ConfigError(f"metadata.url {url!r}: the chroot is not a path: {error}") from None
+        return cls(tuple(_server(part.strip(), url) for part in servers.split(",")), chroot)
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{','.join(self.servers)}{self.chroot}"
+
+
+def _server(text: str, url: str) -> str:
+    found = _SERVER.fullmatch(text)
+    port = int(found["port"] or DEFAULT_PORT) if found else 0
+    if not found or not 0 < port <= _PORT_MAX:
+        raise ConfigError(f"metadata.url {url!r}: {text!r} is not host:port; use zk://host1:2181,host2:2181/chroot")
+    return f"{found['host']}:{port}"
+
+
+class ArmedWatch:
+    """A watcher as kazoo gets it: an object of its own, armed once, because kazoo keeps a set of watchers per path.
+
+    kazoo forgets all watches when the connection is lost, and calls each with an event of type NONE: the watcher gets
+    the change, or the interruption. A read that failed, or whose caller has given up, arms nothing: its watch is muted.
+    """
+
+    __slots__ = ("_path", "_watcher")
+
+    def __init__(self, path: str, watcher: Watcher) -> None:
+        self._path = path
+        self._watcher: Watcher | None = watcher
+
+    def mute(self) -> None:
+        self._watcher = None
+
+    def __call__(self, event: Any) -> None:
+        """Runs on the loop."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            call_watcher(watcher, WatchEvent(WATCH_KINDS[event.type], self._path))
 
 
 async def connect_zookeeper(metadata: MetadataConfig, config: ZooKeeperConfig, runtime: Runtime) -> ZooKeeperStore:
-    """A new session; the chroot is made if it is missing. `runtime` is not needed: kazoo brings its own thread."""
+    """Connects a new session; a missing chroot is made. `runtime` is not needed: kazoo brings its own thread."""
     del runtime
     store = ZooKeeperStore(Address.parse(metadata.url), metadata, config)
     try:
@@ -90,15 +166,16 @@ class ZooKeeperStore(BaseStore):
             raise MetadataUnavailableError(self._explain_silence()) from None
 
     async def _enter_chroot(self) -> None:
-        """Also the first real request: ZooKeeper says only now whether it accepts our credentials."""
+        """Makes the chroot. This is also the first real request: only now ZooKeeper reports whether it accepts our
+        credentials."""
         chroot = self._address.chroot
-        if await self.get(chroot or ROOT) is None:  # kazoo sees the whole tree until the chroot is there.
+        if await self.get(chroot or ROOT) is None:  # kazoo sees the whole tree until the chroot exists.
             for path in [*ancestors_of(chroot), chroot]:
                 await self._make_if_missing(path)
         self.client.chroot = chroot
 
     async def _make_if_missing(self, path: str) -> None:
-        if await self.get(path) is None:  # Not just tried: we may not be allowed to create what is there already.
+        if await self.get(path) is None:  # We may not be allowed to create a node even if it exists.
             with contextlib.suppress(NodeExistsError):
                 await self._call(Create(path))
 
@@ -120,7 +197,7 @@ class ZooKeeperStore(BaseStore):
         await asyncio.wait({self._closed}, timeout=self.session.timeout_ms / 1000 + _CLOSE_GRACE_S)
 
     def _stop_in_thread(self, closed: asyncio.Future[None]) -> None:
-        """What was sent before is still answered: the farewell is the last request of the session."""
+        """Closes kazoo. Requests sent before are still answered: the close request is the last of the session."""
         try:
             self.client.stop()
             self.client.close()
@@ -156,7 +233,7 @@ class ZooKeeperStore(BaseStore):
         return future
 
     def _deliver(self, result: Any, done: Callable[..., None], *args: object) -> None:
-        """Calls `done(result, *args)` on the loop when there is an answer."""
+        """Calls `done(result, *args)` on the loop when the answer arrives."""
         post = self._handler.post
         result.rawlink(lambda finished: post(done, finished, *args))
 
@@ -248,7 +325,7 @@ class ZooKeeperStore(BaseStore):
         self._answer(result, request, future, _node)
 
     def _watch_missing(self, request: Get, future: asyncio.Future[Any], watch: ArmedWatch, tries: int) -> None:
-        """ZooKeeper arms nothing when it finds no node to read; asking whether it exists does arm."""
+        """Asks whether the node exists, which arms a watch; ZooKeeper arms nothing at a read of a missing node."""
         result = self.client.exists_async(request.path, watch)
         self._deliver(result, self._answer_missing, request, future, watch, tries)
 
@@ -257,7 +334,7 @@ class ZooKeeperStore(BaseStore):
     ) -> None:
         is_still_missing = result.exception is None and result.value is None
         if future.done() or not is_still_missing:
-            watch.mute()  # Whoever reads again arms a new one.
+            watch.mute()  # The next read arms a new one.
         if future.done():
             return
         if is_still_missing:
@@ -267,7 +344,9 @@ class ZooKeeperStore(BaseStore):
         elif tries < _WATCH_TRIES_MAX:
             self._get(request, future, tries + 1)
         else:
-            future.set_exception(MetadataUnavailableError(f"{request.path} comes and goes while we try to watch it"))
+            future.set_exception(
+                MetadataUnavailableError(f"{request.path} appears and disappears while it is being watched")
+            )
 
 
 def _version(stat: Any) -> int:
@@ -283,7 +362,7 @@ def _node(answer: Any) -> Any:
 
 
 def _tls_context(config: ZooKeeperConfig) -> ssl.SSLContext:
-    """Made for every connection, on kazoo's thread: renewed certificates are picked up."""
+    """Makes a context for each connection, on kazoo's thread: renewed certificates are picked up."""
     context = ssl.create_default_context(cafile=config.tls_ca_file or None)
     if not config.tls_verify:
         context.check_hostname = False

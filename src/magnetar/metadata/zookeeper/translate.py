@@ -1,4 +1,4 @@
-"""ZooKeeper's answers in our words. What is not certainly "not done" is unknown for a write."""
+"""Translates ZooKeeper's answers. If a write is not certainly "not done", its outcome is unknown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,19 @@ from magnetar.errors import (
     TransactionFailedError,
 )
 from magnetar.metadata.base import unanswered
-from magnetar.metadata.requests import Request, Transact, describe
-from magnetar.metadata.store import Check, Create, Delete, Node, Operation, OperationResult, Put, WatchKind
+from magnetar.metadata.store import (
+    Check,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    OperationResult,
+    Put,
+    Request,
+    Transact,
+    WatchKind,
+    describe,
+)
 from magnetar.metadata.zookeeper.client import NotSentError
 
 WATCH_KINDS = {
@@ -65,7 +76,7 @@ _REFUSED: dict[type[BaseException], tuple[_Make, str]] = {
 
 
 def translate(error: BaseException, request: Request, *, closing: bool) -> MetadataError:
-    """The error that the caller gets."""
+    """Returns the error that the caller gets."""
     what = describe(request)
     if isinstance(error, NotSentError | kazoo.ConnectionClosedError):
         if closing:
@@ -85,7 +96,7 @@ def translate(error: BaseException, request: Request, *, closing: bool) -> Metad
 
 
 def transaction_results(request: Transact, answers: Sequence[Any]) -> list[OperationResult] | MetadataError:
-    """What each operation gave, or why the one that failed did; the others say that they were rolled back."""
+    """Returns each operation's result, or why one failed; the other operations report that they were rolled back."""
     for index, (operation, answer) in enumerate(zip(request.operations, answers, strict=True)):
         if isinstance(answer, Exception) and not isinstance(answer, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
             return TransactionFailedError(index, _cause(operation, answer))
@@ -111,5 +122,5 @@ def _result(operation: Operation, answer: Any) -> OperationResult:
 
 
 def node_of(value: bytes | None, stat: Any) -> Node:
-    """Another client may have made a node without any value: for us that is an empty one."""
+    """Returns the node. Another client may have made it without any value: for us that is an empty one."""
     return Node(value or b"", stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner)

@@ -3,7 +3,7 @@
 Bookie:    node bookie-0, bookie-1 … with a device for each directory. Its supervisor starts it again after a moment,
            whatever ended it; one whose disks were emptied or damaged refuses, and `operator` decides what happens then.
 Client:    node client-0 …; work runs as tasks of its process (`spawn`), so a crash takes it along.
-Down:      a node in `down` stays down until it is taken out, by whoever put it there.
+Down:      a node in `down` stays down until it is taken out of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.connection import Connection
@@ -21,23 +21,22 @@ from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.runtime.metrics import Metrics
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import Crash
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.ledgers.bookie_repair import put_in_limbo
 from magnetar.sim.ledgers.durable import DurableImage
-from magnetar.sim.ledgers.metadata import WatchedMetadata
-from magnetar.sim.ledgers.operator import put_in_limbo
+from magnetar.sim.ledgers.observe import watched
 from magnetar.sim.ledgers.options import PORT, Options, journal_dirs, ledger_dirs
-from magnetar.sim.ledgers.tap import watched
 from magnetar.sim.ledgers.watch import BookieWatch, Watch
+from magnetar.sim.metadata import ProcessStore, WatchedMetadata
 from magnetar.sim.process import Process
-from magnetar.sim.process_store import ProcessStore
 from magnetar.sim.runtime import SimRuntime
-from magnetar.sim.seeds import seeded
+from magnetar.sim.seeds import Delay, seeded
 from magnetar.sim.world import World
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
-from magnetar.storage.ordered_store import Changes
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.index.ordered_store import Changes
 
-START_LIMIT_S = 60.0
+START_LIMIT_S: Final = 60.0
+SETTLE_LIMIT_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -52,16 +51,76 @@ class BookieNode:
 
 
 @dataclass(slots=True)
-class ClientNode:
+class Node:
+    """A process that is not a bookie. A subclass says what it does, and what it has while it runs."""
+
     name: str
     config: Config
-    client: LedgerClient | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     work: list[asyncio.Task[None]] = field(default_factory=list)
+    is_done: bool = False
+    """It has ended by itself, and is not started again."""
+    can_own: ClassVar[bool] = False
+    """It may take a topic over."""
+
+    @property
+    def is_running(self) -> bool:
+        """It does what it is for, so it may be killed, and given work."""
+        raise NotImplementedError
+
+    async def main(self, runtime: SimRuntime) -> None:
+        """The process."""
+        raise NotImplementedError
+
+    def on_gone(self) -> None:
+        """It has ended or crashed: what it had is of no use any more."""
+        raise NotImplementedError
+
+    def may_return(self) -> bool:
+        """It was not told to stop for good."""
+        return not self.stopping.is_set()
+
+    async def end_work(self) -> None:
+        for task in self.work:
+            task.cancel()
+        await asyncio.gather(*self.work, return_exceptions=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientNode(Node):
+    """It has a ledger client, and waits for work."""
+
+    metadata: WatchedMetadata
+    client: LedgerClient | None = None
+    can_own: ClassVar[bool] = True
+
+    @property
+    def is_running(self) -> bool:
+        return self.client is not None
+
+    async def main(self, runtime: SimRuntime) -> None:
+        store = self.metadata.connect()
+        try:
+            async with LedgerClient(store, self.config, runtime) as client:
+                self.client = client
+                try:
+                    await self.live(client)
+                finally:
+                    self.client = None
+                    await self.end_work()
+        finally:
+            await store.aclose()
+
+    async def live(self, client: LedgerClient) -> None:
+        del client
+        await self.stopping.wait()
+
+    def on_gone(self) -> None:
+        self.client = None
 
 
 class WatchedIndex(MemoryStore):
-    """The index's twin, with somebody who sees what is written."""
+    """The index's twin, which reports to the watch what is written."""
 
     def __init__(self, image: MemoryImage, seen: BookieWatch, watch: Watch) -> None:
         super().__init__(image)
@@ -84,40 +143,37 @@ class Cluster:
         self.random = seeded(f"{options.seed}/cluster")
         self.down: dict[str, None] = {}
         self.bookies: dict[str, BookieNode] = {}
-        self.clients: dict[str, ClientNode] = {}
+        self.clients: dict[str, Node] = {}
         self.operator: Callable[[BookieNode, BaseException], None] = lambda _node, _error: None
         """Told of a bookie that refused to start, or could not be repaired; it is started again unless it is down."""
         self.is_over = False
-        self.metadata = self.make_metadata()
+        self.metadata = WatchedMetadata(world.entropy, options.client_config().metadata, watch)
         world.on_crash.append(self.metadata.on_crash)
         self._nodes_by_address: dict[str, str] = {}
         self._cut: list[ProcessStore] = []
         self._to_repair: dict[str, None] = {}
 
-    def make_metadata(self) -> WatchedMetadata:
-        return WatchedMetadata(self.world.entropy, self.options.client_config().metadata, self.watch)
-
     async def start(self) -> None:
-        """Returns when every bookie and every client has started once."""
+        """Returns when every bookie and every other node has started once."""
         self.store = self.metadata.connect()
         await init_cluster(self.store, self.metadata.paths, self.world.entropy)
         for number in range(self.options.bookies):
             self._add_bookie(f"bookie-{number}")
+        self.add_nodes()
+        end = self.world.loop.now + START_LIMIT_S
+        while not self._is_up():
+            assert self.world.loop.now < end, "the cluster did not start"
+            await asyncio.sleep(0.005)
+
+    def add_nodes(self) -> None:
+        """Those that exist from the beginning, besides bookies."""
         for number in range(self.options.clients):
             self.add_client(f"client-{number}")
-        await self.wait_until(
-            lambda: (
-                all(node.bookie for node in self.bookies.values())
-                and all(node.client for node in self.clients.values())
-            ),
-            "the cluster did not start",
-        )
 
-    async def wait_until(self, condition: Callable[[], bool], what: str, limit_s: float = START_LIMIT_S) -> None:
-        end = self.world.loop.now + limit_s
-        while not condition():
-            assert self.world.loop.now < end, what
-            await asyncio.sleep(0.005)
+    def _is_up(self) -> bool:
+        return all(node.bookie for node in self.bookies.values()) and all(
+            node.is_running for node in self.clients.values()
+        )
 
     # --- bookies ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +194,7 @@ class Cluster:
         bookie_id = BookieId(f"{name}:{PORT}")
         seen = self.watch.bookies[bookie_id] = BookieWatch(name, bookie_id, machine, image)
         self.bookies[name] = BookieNode(name, options.bookie_config(name), seen)
-        self._nodes_by_address[self.world.network.host(name).address] = name
+        self.know_address(name)
         self._watch_disks(seen)
         self.start_bookie(name)
 
@@ -161,6 +217,7 @@ class Cluster:
             return
         node = self.bookies[name]
         node.starts += 1
+        node.stopping.clear()
         node.watch.sync_failed_s = None
         image = node.watch.image
         image.forget()
@@ -253,13 +310,17 @@ class Cluster:
         if name in self.bookies:
             self.bookies[name].bookie = None
         else:
-            self.clients[name].client = None
+            self.clients[name].on_gone()
         had_process = self.world.process(name) is not None
         self.world.crash(name, kind)
         if name in self.bookies:
             self.bookies[name].watch.image.forget()
         if had_process or name not in self.bookies:
             self._restart_later(name, restart_s)
+
+    def know_address(self, name: str) -> None:
+        """So that observers can say which node is at the other end of a connection."""
+        self._nodes_by_address[self.world.network.host(name).address] = name
 
     def _client_of(self, connection: Connection) -> str:
         peer = getattr(connection, "peer", None)
@@ -268,55 +329,48 @@ class Cluster:
     # --- clients ------------------------------------------------------------------------------------------------------
 
     def running_clients(self) -> list[str]:
-        """Those who can be killed now."""
-        return [node.name for node in self.clients.values() if node.client is not None]
+        """Those that can be killed now."""
+        return [node.name for node in self.clients.values() if node.is_running]
+
+    def ledger_clients(self) -> list[ClientNode]:
+        return [node for node in self.clients.values() if isinstance(node, ClientNode) and node.client is not None]
 
     def running_owners(self) -> list[str]:
-        """Those who can take a topic over now."""
-        return self.running_clients()
+        """Those that can take a topic over now."""
+        return [node.name for node in self.clients.values() if node.is_running and node.can_own]
 
     def add_client(self, name: str, *, config: Config | None = None) -> ClientNode:
-        drift = self._clock() if "clock" in self.options.faults else (0.0, 0.0, 1.0)
-        self.world.add_node(name, clock_offset_ms=drift[0], clock_drift=drift[1], rate=drift[2])
-        node = self.clients[name] = ClientNode(name, config or self.options.client_config())
-        self._nodes_by_address[self.world.network.host(name).address] = name
-        self.start_client(name)
+        node = ClientNode(name, config or self.options.client_config(), metadata=self.metadata)
+        self.add_node(node)
         return node
+
+    def add_node(self, node: Node) -> None:
+        drift = self._clock() if "clock" in self.options.faults else (0.0, 0.0, 1.0)
+        self.world.add_node(node.name, clock_offset_ms=drift[0], clock_drift=drift[1], rate=drift[2])
+        self.know_address(node.name)
+        self.clients[node.name] = node
+        self.start_client(node.name)
 
     def start_client(self, name: str) -> None:
         node = self.clients[name]
-        if self.is_over or node.stopping.is_set() or self.world.process(name) is not None:
+        if node.is_done or not node.may_return() or self.is_over or self.world.process(name) is not None:
             return
         node.work = []
         self.world.start(name, lambda runtime: self._client_main(node, runtime), on_exit=self._on_client_exit)
 
-    async def _client_main(self, node: ClientNode, runtime: SimRuntime) -> None:
-        store = self.metadata.connect()
-        try:
-            async with LedgerClient(store, node.config, runtime) as client:
-                node.client = client
-                await node.stopping.wait()
-                node.client = None
-                await self._end_work(node)
-        finally:
-            await store.aclose()
+    async def _client_main(self, node: Node, runtime: SimRuntime) -> None:
+        await node.main(runtime)
         self.watch.tell("on_client_closed", node.name)
-
-    async def _end_work(self, node: ClientNode) -> None:
-        for task in node.work:
-            task.cancel()
-        await asyncio.gather(*node.work, return_exceptions=True)
 
     def _on_client_exit(self, process: Process, error: BaseException | None) -> None:
         node = self.clients[process.name]
-        node.client = None
+        node.on_gone()
         if error is not None and not isinstance(error, MagnetarError):
             self.world.loop.fail(f"{process.name} ended with {error!r}", error)
-            return
-        if not node.stopping.is_set():
+        elif node.may_return():
             self._restart_later(process.name)
 
-    def spawn(self, node: ClientNode, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, node: Node, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """As a task of the client's process. What it raises beyond expected errors fails the seed."""
         process = self.world.process(node.name)
         assert process is not None, f"{node.name} is not running"
@@ -329,10 +383,43 @@ class Cluster:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.loop.fail(f"{task.get_name()} failed: {error!r}", error)
 
+    # --- when everything is healed ------------------------------------------------------------------------------------
+
+    def bookies_up(self) -> bool:
+        return all(node.bookie is not None for node in self.bookies.values() if node.name not in self.down)
+
+    async def wait_healed(self, condition: Callable[[], bool], invariant: str, what: str) -> bool:
+        """In a healed world it must become true; otherwise the invariant is violated, and False is returned."""
+        end = self.world.loop.now + SETTLE_LIMIT_S
+        while not condition():
+            if self.world.loop.now >= end:
+                self.watch.violated(invariant, f"{what} within {SETTLE_LIMIT_S:g} s")
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+    async def wait_exit(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(SETTLE_LIMIT_S):
+                await self.world.wait_exit(name)
+        except TimeoutError:
+            self.watch.violated("V2", f"{name} does not end within {SETTLE_LIMIT_S:g} s")
+
+    async def end_bookies(self) -> None:
+        """No client is left, so a bookie has nothing to be busy with."""
+        for node in self.bookies.values():
+            bookie = node.bookie
+            if bookie is None:
+                continue
+            if bookie._requests.connections or bookie.adds.in_progress or bookie.reads.in_progress:
+                self.watch.violated("V5", f"{node.name} has connections or requests, and there is no client")
+            self.stop_bookie(node.name)
+            await self.wait_exit(node.name)
+
     # --- faults that several cause ------------------------------------------------------------------------------------
 
     def pause(self, name: str, pause_s: float) -> bool:
-        """For so long; its metadata session ends meanwhile, if that is longer than its timeout."""
+        """The process stands still. Its metadata session ends meanwhile if the pause is longer than its timeout."""
         process = self.world.process(name)
         if process is None or process.is_paused:
             return False
@@ -346,7 +433,7 @@ class Cluster:
 
     def _expire(self, process: Process) -> None:
         if process.is_alive and process.is_paused:
-            for store in self.metadata.stores_of(process.name):
+            for store in self.metadata.stores_of(process):
                 self.world.loop.create_task(self._expire_store(store), context=self.world.loop.root.context)
 
     async def _expire_store(self, store: ProcessStore) -> None:
@@ -357,7 +444,7 @@ class Cluster:
             self.world.resume(name)
 
     def cut_metadata(self, name: str) -> None:
-        for store in self.metadata.stores_of(name):
+        for store in self.metadata.stores_of(self.world.process(name)):
             self.metadata.cut(store)
             self._cut.append(store)
 

@@ -5,7 +5,7 @@ Journal:   groups of files, as far as their bytes are durable. A directory whose
 Logs:      an entry counts if the index has it and its block is durable where the index says. The memory twin of the
            index is durable with each write.
 Cheap:     a file is read again only behind what was read; from its beginning if it became another one (a crash, a
-           file that is used again). Nothing is read before somebody asks.
+           file that is used again). Nothing is read before a question is asked.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.bookie.answers import lac_told_by
+from magnetar.bookie.reads import lac_told_by
 from magnetar.errors import JournalDamagedError, MagnetarError
-from magnetar.sim.device import SimDevice
-from magnetar.sim.image import Cut, FileImage
+from magnetar.sim.devices.device import SimDevice
+from magnetar.sim.devices.image import Cut, FileImage
+from magnetar.sim.devices.tree import Directory, Node
 from magnetar.sim.ledgers.options import journal_dirs, ledger_dirs
 from magnetar.sim.machine import SimMachine
-from magnetar.sim.names import Directory, Node
-from magnetar.storage.entry_log_format import ENTRIES, decode_block, log_path
-from magnetar.storage.extents import Extent, decode
+from magnetar.storage.entry_log.format import ENTRIES, decode_block, log_path
 from magnetar.storage.frames import by_ledger, scan_frames
-from magnetar.storage.journal_files import DIRECTORY
-from magnetar.storage.journal_format import (
+from magnetar.storage.index.extents import Extent, decode
+from magnetar.storage.index.location_index import _flags
+from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.index.ordered_store import Changes
+from magnetar.storage.journal.files import DIRECTORY
+from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
     JournalRecord,
@@ -38,12 +41,9 @@ from magnetar.storage.journal_format import (
     file_number,
     is_intact,
 )
-from magnetar.storage.journal_mark import NAME as MARK_FILE
-from magnetar.storage.journal_mark import ONLY, decode_marks
+from magnetar.storage.journal.mark import NAME as MARK_FILE
+from magnetar.storage.journal.mark import ONLY, decode_marks
 from magnetar.storage.ledger_flags import LedgerFlags
-from magnetar.storage.location_index import _flags
-from magnetar.storage.memory_store import MemoryImage, MemoryStore
-from magnetar.storage.ordered_store import Changes
 
 Key = tuple[int, int]
 EXTENT: Final = b"E"
@@ -98,11 +98,12 @@ class IndexMirror:
 
 
 class DurableImage:
-    """`new_entries` fills up with what the journal shows for the first time; whoever looks empties it."""
+    """`new_entries` fills up with what the journal shows for the first time; `Watch.look_at_disks` empties it."""
 
     def __init__(self, machine: SimMachine, journals: int, directories: int) -> None:
         self.journals = [machine.device(path) for path in journal_dirs(journals)]
         self.directories = [machine.device(path) for path in ledger_dirs(directories)]
+        self.devices = [*self.journals, *self.directories]
         self.new_entries: list[tuple[int, int, bytes]] = []
         self._machine = machine
         self._index_path = ""
@@ -111,16 +112,16 @@ class DurableImage:
         """What a power loss may leave: a rename that is not durable has two outcomes."""
         self._blocks: dict[tuple[int, int, int], tuple[bytearray, dict[Key, bytes]]] = {}
         self._mirror = IndexMirror(MemoryImage())
-        self._is_stale = True
+        self.is_stale = True
         for device in self.journals:
             device.on_synced.append(self._on_synced)
 
     def _on_synced(self, _path: str) -> None:
-        self._is_stale = True
+        self.is_stale = True
 
     def forget(self) -> None:
-        """The machine crashed, or somebody touched its disks."""
-        self._is_stale = True
+        """The machine crashed, or its disks were changed from outside."""
+        self.is_stale = True
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ class DurableImage:
         return block is not None and all((extent.ledger_id, entry_id) in block for entry_id in extent.ids)
 
     def needed(self) -> list[Key]:
-        """Entries that the next start must find in the journals: behind the mark, and not in a file's last group, which
+        """Entries that the next start must find in the journals: after the mark, and not in a file's last group, which
         a start may take for a torn tail."""
         marks = [self.mark(number) for number in range(len(self.journals))]
         keys: dict[Key, None] = {}
@@ -200,18 +201,12 @@ class DurableImage:
             found.append(marks.in_use.get(name, marks.in_use.get(ONLY, 0)))
         return min(found)
 
-    def log_device(self, log_id: int) -> SimDevice | None:
-        for device in self.directories:
-            if device.tree.sure(log_path(log_id)) is not None:
-                return device
-        return None
-
     # --- journals -----------------------------------------------------------------------------------------------------
 
     def views(self) -> dict[tuple[int, int], JournalView]:
         """By number of the journal and of the file: all that may be there after a power loss."""
-        if self._is_stale:
-            self._is_stale = False
+        if self.is_stale:
+            self.is_stale = False
             before, self._views = self._views, {}
             self._states = [[]]
             for number, device in enumerate(self.journals):

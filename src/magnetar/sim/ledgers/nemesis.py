@@ -1,9 +1,9 @@
 """The nemesis: breaks the world of one seed, class by class (options.FAULTS), within what is promised.
 
 Atlas:     faults that destroy or corrupt what was synced strike only the seed's victims, of which there are fewer than
-           Qa. Everything else may strike anybody, at any time.
+           Qa. Everything else may strike any process, at any time.
 Classes:   each has a task and a generator of its own: one that is taken away does not move the others' choices.
-Aimed:     blackout, drill and fates go for a take-over; uniform faults miss what is deep (aimed.py).
+Aimed:     blackout, drill and fates go for a take-over; uniform faults miss what is deep (targeted_faults.py).
 End:       `stop` heals everything; victims may stay away for good.
 """
 
@@ -17,15 +17,22 @@ from typing import Final
 
 from magnetar.errors import MetadataError
 from magnetar.ids import BookieId
-from magnetar.sim.device import Crash, SimDevice
-from magnetar.sim.disk_faults import Fault
-from magnetar.sim.ledgers.aimed import Aimed, Contested, Strike
+from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.image import Write
 from magnetar.sim.ledgers.cluster import BookieNode, Cluster
-from magnetar.sim.ledgers.invariants.disks import DAMAGE
+from magnetar.sim.ledgers.hostile import NAME as HOSTILE
+from magnetar.sim.ledgers.hostile import Hostile, Target, bookie_weapons
+from magnetar.sim.ledgers.invariants.bookies import DAMAGE
+from magnetar.sim.ledgers.options import PORT
+from magnetar.sim.ledgers.targeted_faults import Contested, Strike, TargetedFaults
 from magnetar.sim.ledgers.watch import Watch
-from magnetar.sim.link import LinkDelay
+from magnetar.sim.network.link import LinkDelay
 from magnetar.sim.seeds import seeded
+from magnetar.storage.journal.format import GROUP_HEADER_BYTES
 
+_STOP_S: Final = 1.0  # Longer than most stops take.
+_RESTART_S: Final = 0.002  # Until a process that was killed in a stop or a start begins again.
 _REPAIRS_MAX: Final = 4  # Of one bookie in one seed.
 _REFUSALS_MAX: Final = 50  # Starts that a disk in ruins refuses, before its bookie is given up.
 
@@ -35,7 +42,7 @@ _REFUSALS = {
     Fault.CUT_ERROR: 0.01,
     Fault.SYNC_ERROR: 0.001,
 }
-_LOG_READ_ERROR: Final = 0.03  # Logs are read seldom: most entries are still in a cache when somebody asks.
+_LOG_READ_ERROR: Final = 0.03  # Logs are read seldom: most entries are still in a cache when they are read.
 _LIES = {Fault.BIT_FLIP: 0.002, Fault.LATENT_SECTOR: 0.001, Fault.MISDIRECTED_WRITE: 0.001}
 
 
@@ -47,11 +54,11 @@ class Nemesis:
         self.watch = watch
         self.victims = self._random("victims").sample(list(cluster.bookies), self.options.victims)
         self._tasks: list[asyncio.Task[None]] = []
-        self._aimed = Aimed(cluster, workload, watch)
+        self._targeted = TargetedFaults(cluster, workload, watch)
         self._strikes: dict[str, Strike] = {
             "kill": self._kill,
             "power": self._power,
-            "blackout": self._aimed.blackout,
+            "blackout": self._targeted.blackout,
             "pause": self._pause,
             "client": self._client,
             "part": self._part,
@@ -62,10 +69,17 @@ class Nemesis:
             "loss": self._loss,
             "meta": self._meta,
             "clock": self._clock,
-            "drill": self._aimed.drill,
-            "fates": self._aimed.fates,
+            "drill": self._targeted.drill,
+            "fates": self._targeted.fates,
             "cpu": self._starve,
+            "stop": self._stop,
+            "ruin": self._ruin,
+            "hostile": self._attack,
         }
+        self.hostile: Hostile | None = None
+        if "hostile" in self.options.faults:
+            self.hostile = Hostile(cluster.world, watch, self.targets)
+            cluster.know_address(HOSTILE)
         self._operator_random = self._random("operator")
         self._repairs: dict[str, int] = {}
         self._refusals: dict[str, int] = {}
@@ -123,6 +137,39 @@ class Nemesis:
             self.watch.struck("power loss")
             self.cluster.crash(name, random.choice((Crash.POWER_LOSS, Crash.POWER_LOSS, Crash.DROP_UNSYNCED)))
 
+    async def _stop(self, random: Random) -> None:
+        """Crashes inside an orderly stop and inside a start; what these lives have read must outlive a power loss."""
+        if (name := self._running(random)) is None:
+            return
+        self.watch.struck("stop")
+        self.cluster.bookies[name].stopping.set()
+        await self._wait_in_stop(name, random)
+        if self._crash_unless_it_serves(name, random.choice((Crash.KILL, Crash.KILL, Crash.POWER_LOSS))):
+            self.watch.struck("crash in a stop")
+        if random.random() < 0.5:
+            await asyncio.sleep(_RESTART_S + random.choice((0.005, 0.05)) * random.random())
+            if self._crash_unless_it_serves(name, Crash.KILL):
+                self.watch.struck("crash in a start")
+        await asyncio.sleep(random.choice((0.05, 0.3)) * random.random())
+        if self.cluster.world.process(name) is not None:
+            self.watch.struck("power loss")
+            self.cluster.crash(name, random.choice((Crash.POWER_LOSS, Crash.DROP_UNSYNCED)))
+
+    async def _wait_in_stop(self, name: str, random: Random) -> None:
+        """For some time; or until a closing group is written and not synced, which uniform moments seldom meet."""
+        node, is_aimed = self.cluster.bookies[name], random.random() < 0.5
+        until_s = self.watch.now + (_STOP_S if is_aimed else random.choice((0.005, 0.02, 0.05)) * random.random())
+        while self.cluster.world.process(name) is not None and self.watch.now < until_s:
+            await asyncio.sleep(0.000_2)
+            if is_aimed and is_being_closed(node):
+                return
+
+    def _crash_unless_it_serves(self, name: str, kind: Crash) -> bool:
+        if self.cluster.world.process(name) is None or self.cluster.bookies[name].bookie is not None:
+            return False
+        self.cluster.crash(name, kind, restart_s=_RESTART_S)
+        return True
+
     async def _client(self, random: Random) -> None:
         names = self.cluster.running_clients()
         if names:
@@ -136,6 +183,22 @@ class Nemesis:
         pause_s = random.choice((0.02, 0.1, 0.3, longest)) * random.random()
         if self.cluster.pause(name, pause_s):
             self.watch.struck("pause")
+
+    def targets(self) -> list[Target]:
+        """Whom a hostile client attacks."""
+        weapons = bookie_weapons(lambda: list(self.watch.ledgers))
+        running = [node.name for node in self.cluster.bookies.values() if node.bookie is not None]
+        return [Target(name, PORT, weapons) for name in running]
+
+    async def _attack(self, random: Random) -> None:
+        assert self.hostile is not None
+        for _ in range(random.choice((1, 2, 6))):
+            await self.hostile.attack(random)
+
+    async def end_hostile(self) -> None:
+        """When honest clients have done all that they wanted."""
+        if self.hostile is not None:
+            await self.hostile.aclose()
 
     async def _starve(self, random: Random) -> None:
         """It stands still in slices: whatever it does takes longer, and its timers are late."""
@@ -211,6 +274,20 @@ class Nemesis:
             device.flip_bit(image.path, random.randrange(len(image.durable)), random.randrange(8))
             node.watch.image.forget()
 
+    async def _ruin(self, random: Random) -> None:
+        """Beyond the promise: the entry logs of any bookie, so that all copies of an entry may be damaged."""
+        node = self.cluster.bookies[random.choice(list(self.cluster.bookies))]
+        device = random.choice(node.watch.image.directories)
+        for image in [image for image in device.tree.files() if image.durable and image.path.startswith("logs")]:
+            offset = random.randrange(len(image.durable))
+            self.watch.struck("log damaged")
+            node.watch.ruined += 1
+            if random.random() < 0.5:
+                device.flip_bit(image.path, offset, random.randrange(8))
+            else:
+                device.break_sector(image.path, offset)
+        node.watch.image.forget()
+
     async def _loss(self, random: Random) -> None:
         if not self.victims:
             return
@@ -253,7 +330,7 @@ class Nemesis:
             self.cluster.cut_metadata(name)
             self._later(1.5 * random.random() * self.options.session_timeout_ms / 1000, self.cluster.mend_metadata)
         else:
-            for store in metadata.stores_of(name):
+            for store in metadata.stores_of(self.cluster.world.process(name)):
                 await metadata.expire(store)
 
     def _mend_metadata(self) -> None:
@@ -317,6 +394,16 @@ class Nemesis:
                 self.cluster.down[name] = None
                 if self.cluster.world.process(name) is not None:
                     self.cluster.crash(name, Crash.POWER_LOSS)
+
+
+def is_being_closed(node: BookieNode) -> bool:
+    """A journal of it has a closing group that is not durable yet."""
+    return any(
+        isinstance(change, Write) and len(change.data) == GROUP_HEADER_BYTES
+        for device in node.watch.image.journals
+        for image in device.tree.files()
+        for change in image.pending
+    )
 
 
 def _devices(node: BookieNode) -> list[SimDevice]:

@@ -6,16 +6,16 @@ Small:     few bookies, few entries, short times. E > Qw and E = Qw, with and wi
 Buggify:   production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
 Streams:   what came later is drawn from a generator of its own (`_TIGHT`, `_LATER_FAULTS`, `in_line`), so that old
            seeds keep everything else.
-Override:  any field by name (`run_seed(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
+Override:  any field by name (`LEDGERS.run(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from magnetar.config.bookie import NO_HTTP, BookieConfig
 from magnetar.config.journal import JournalConfig
@@ -23,10 +23,11 @@ from magnetar.config.ledger import LedgerConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
 from magnetar.config.storage import StorageConfig
-from magnetar.sim.delay import Delay
-from magnetar.sim.device import DiskTiming
-from magnetar.sim.link import LinkDelay
-from magnetar.sim.seeds import seeded
+from magnetar.sim.devices.device import DiskTiming
+from magnetar.sim.network.link import LinkDelay
+from magnetar.sim.seeds import Delay, seeded
+
+T = TypeVar("T")
 
 SIZES: Final = ((2, 2, 1), (2, 2, 2), (3, 3, 2), (4, 3, 2), (5, 3, 3), (5, 4, 2))
 
@@ -48,12 +49,41 @@ FAULTS: Final = {
     "drill": "the fail-over drill: see nemesis.py",
     "fates": "during a take-over each link has its own fate",
     "cpu": "a process, bookie or client, gets the processor only now and then for a while",
+    "ruin": "entry logs of any bookies are damaged, of more of them than is promised: then nothing is denied",
+    "stop": "a bookie is stopped in order and killed meanwhile, killed again in its start, and loses power later",
+    "hostile": "a client sends garbage, frames that never end and floods, and does not read its answers",
 }
 """Every class of faults, by the name that `--without` knows."""
-_LATER_FAULTS: Final = {"cpu": 0.15}
+_LATER_FAULTS: Final = {"cpu": 0.15, "stop": 0.2, "ruin": 0.05, "hostile": 0.25}
 """Those that seeds have with this probability, beside what they have drawn."""
 
 _WEIGHTS: Final = {"drill": 3, "power": 2, "part": 2, "fates": 2, "kill": 2, "pause": 2, "blackout": 2}
+
+
+def drawn_by(draw: Callable[[Random], T]) -> T:
+    """The value of a field of options, unless `drawn` is given another one."""
+    declared: Any = dataclasses.field(metadata={"draw": draw})
+    return cast("T", declared)
+
+
+def one_of(*values: T) -> T:
+    return drawn_by(lambda random: random.choice(values))
+
+
+def chance(probability: float) -> bool:
+    return drawn_by(lambda random: random.random() < probability)
+
+
+def drawn(kind: Callable[..., T], random: Random, **given: Any) -> T:
+    """Fields are drawn in the order in which they are declared. `given`: a value, or a function that draws it then."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cast("Any", kind)):
+        if field.name in given:
+            value = given[field.name]
+            values[field.name] = value() if callable(value) else value
+        elif "draw" in field.metadata:
+            values[field.name] = field.metadata["draw"](random)
+    return kind(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,40 +93,44 @@ class Options:
     write: int
     ack: int
     bookies: int
-    clients: int
-    topics: int
-    journals: int
-    ledger_dirs: int
+    clients: int = one_of(2, 3, 3, 4)
+    topics: int = one_of(1, 1, 2, 2, 3)
+    journals: int = one_of(1, 1, 1, 2)
+    ledger_dirs: int = one_of(1, 1, 2)
     faults: tuple[str, ...]
-    fault_gap_s: float
+    fault_gap_s: float = one_of(0.15, 0.3, 0.6)
     """Mean time between two faults of one class."""
-    takeover_gap_s: float
+    takeover_gap_s: float = one_of(0.1, 0.2, 0.4)
     """Mean time between two take-overs of one topic."""
-    duration_s: float
+    duration_s: float = one_of(2.0, 3.0, 3.0)
     victims: int
-    """So many bookies may lose data, or stay away for ever: fewer than Qa, so that nothing is lost that counts."""
-    heal_all: bool
-    """Else the victims stay away for good when everything else is healed."""
-    repairs: bool
-    """Whether an operator repairs a victim that refuses to start; else it stays away."""
-    deletes: bool
-    burst_max: int
-    payload_max: int
-    think_s: float
+    """How many bookies may lose data, or stay away forever: fewer than Qa, so that nothing is lost that counts."""
+    heal_all: bool = chance(0.6)
+    """Otherwise the victims stay away for good when everything else is healed."""
+    deletes: bool = chance(0.4)
+    burst_max: int = one_of(1, 2, 6)
+    payload_max: int = one_of(16, 100, 600)
+    think_s: float = one_of(0.03, 0.1, 0.1)
     """How long a writer waits between two bursts, at most."""
     in_line: bool
-    """Writers call `add`, which waits in line while there is no room; else they submit when there is some."""
+    """Writers call `add`, which waits in line while there is no room; otherwise they submit when there is some."""
     sticky_reads: bool
-    shuffle: float
+    shuffle: float = one_of(0.0, 0.0, 0.05, 0.2)
     delay: LinkDelay
     disk_timing: DiskTiming
-    session_timeout_ms: int
+    session_timeout_ms: int = one_of(300, 600, 1_000)
     bookie: Mapping[str, Any]
     """Settings of bookies by section, as `Config` has them."""
     ledger: Mapping[str, Any]
     """Settings of clients, as `LedgerConfig` has them."""
-    ledgers_in_memory: int
+    repairs: bool = chance(0.7)
+    """Whether an operator repairs a victim that refuses to start; otherwise it stays away."""
+    ledgers_in_memory: int = one_of(10, 10, 1_000)
     """`bookie.ledgers_in_memory_max`: far below what it may be set to, above what one read of a socket can name."""
+
+    @property
+    def base(self) -> Options:
+        return self
 
     def bookie_config(self, name: str) -> Config:
         return Config(
@@ -162,6 +196,12 @@ TIGHT_BOOKIE: Final[dict[str, tuple[Any, ...]]] = {
     "unwritable_wait_ms": (0, 20),
 }
 """Limits of bookies, likewise."""
+HOSTILE_LIMITS: Final[dict[str, tuple[int, ...]]] = {"receive_bytes_max": (2**16, 2**18), "frame_timeout_ms": (50, 300)}
+"""Limits of servers in worlds with hostile clients: small enough to be met there."""
+
+
+_PARTS: Final = ("world", "base")
+"""Fields of options that are made of others."""
 
 
 def journal_dirs(count: int) -> list[str]:
@@ -173,45 +213,53 @@ def ledger_dirs(count: int) -> list[str]:
 
 
 def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple[str, ...] = ()) -> Options:
-    """The options of this seed. What is replaced does not change what else is drawn."""
+    """The options of this seed. What is replaced does not change the rest of what is drawn."""
     random = seeded(f"{seed}/options")
     ensemble, write, ack = random.choice(SIZES)
-    options = Options(
+    options = drawn(
+        Options,
+        random,
         seed=seed,
         ensemble=ensemble,
         write=write,
         ack=ack,
-        bookies=ensemble + random.choice((0, 1, 1, 2, 2, 3)),
-        clients=random.choice((2, 3, 3, 4)),
-        topics=random.choice((1, 1, 2, 2, 3)),
-        journals=random.choice((1, 1, 1, 2)),
-        ledger_dirs=random.choice((1, 1, 2)),
-        faults=_draw_faults(random) + _draw_later_faults(seed),
-        fault_gap_s=random.choice((0.15, 0.3, 0.6)),
-        takeover_gap_s=random.choice((0.1, 0.2, 0.4)),
-        duration_s=random.choice((2.0, 3.0, 3.0)),
-        victims=random.randint(0, ack - 1),
-        heal_all=random.random() < 0.6,
-        deletes=random.random() < 0.4,
-        burst_max=random.choice((1, 2, 6)),
-        payload_max=random.choice((16, 100, 600)),
-        think_s=random.choice((0.03, 0.1, 0.1)),
+        bookies=lambda: ensemble + random.choice((0, 1, 1, 2, 2, 3)),
+        faults=lambda: _compatible(_draw_faults(random) + _draw_later_faults(seed)),
+        victims=lambda: random.randint(0, ack - 1),
         in_line=seeded(f"{seed}/in_line").random() < 0.3,
-        sticky_reads=random.random() >= 0.3,
-        shuffle=random.choice((0.0, 0.0, 0.05, 0.2)),
-        delay=LinkDelay(tail=random.choice((0.0, 0.01, 0.03)), tail_max_s=random.choice((0.05, 0.3))),
-        disk_timing=DiskTiming(
+        sticky_reads=lambda: random.random() >= 0.3,
+        delay=lambda: LinkDelay(tail=random.choice((0.0, 0.01, 0.03)), tail_max_s=random.choice((0.05, 0.3))),
+        disk_timing=lambda: DiskTiming(
             operation=Delay(0.000_01, random.choice((0.000_05, 0.000_5))),
             sync=Delay(0.000_1, random.choice((0.000_5, 0.003, 0.01))),
         ),
-        session_timeout_ms=random.choice((300, 600, 1_000)),
-        bookie=_with_tight_limits(seed, _draw_bookie(random)),
-        ledger=_draw_ledger(random) | _draw_tight(seed, _TIGHT),
-        repairs=random.random() < 0.7,
-        ledgers_in_memory=random.choice((10, 10, 1_000)),
+        bookie=lambda: _with_tight_limits(seed, _draw_bookie(random)),
+        ledger=lambda: _draw_ledger(random) | _draw_tight(seed, _TIGHT),
     )
-    options = dataclasses.replace(options, **(override or {}))
-    return dataclasses.replace(options, faults=tuple(fault for fault in options.faults if fault not in without))
+    options = replaced(options, override or {}, without)
+    if "hostile" not in options.faults:
+        return options
+    bookie = {**options.bookie["bookie"], **draw_hostile_limits(seed)}
+    return dataclasses.replace(options, bookie={**options.bookie, "bookie": bookie})
+
+
+def replaced(options: T, override: Mapping[str, Any], without: Collection[str] = ()) -> T:
+    """Some fields by name: of these options, or of those that they are made of. `without` takes faults away."""
+    given: Any = options
+    known = {field.name for field in dataclasses.fields(given)}
+    own = {name: value for name, value in override.items() if name in known}
+    below = {name: value for name, value in override.items() if name not in known}
+    if part := next((name for name in _PARTS if name in known), None):
+        own[part] = replaced(own.get(part, getattr(given, part)), below, without)
+    else:
+        own |= below  # Nothing, or names that no options have: `replace` refuses them.
+        own["faults"] = tuple(fault for fault in own.get("faults", given.faults) if fault not in without)
+    return cast("T", dataclasses.replace(given, **own))
+
+
+def draw_hostile_limits(seed: int) -> dict[str, int]:
+    random = seeded(f"{seed}/hostile limits")
+    return {name: random.choice(values) for name, values in HOSTILE_LIMITS.items()}
 
 
 def _draw_faults(random: Random) -> tuple[str, ...]:
@@ -229,6 +277,11 @@ def _draw_faults(random: Random) -> tuple[str, ...]:
 
 def _draw_later_faults(seed: int) -> tuple[str, ...]:
     return tuple(name for name, chance in _LATER_FAULTS.items() if seeded(f"{seed}/{name}").random() < chance)
+
+
+def _compatible(faults: tuple[str, ...]) -> tuple[str, ...]:
+    """A bookie that lost a disk may deny what was on it, and be repaired so; in a ruin none may deny anything."""
+    return tuple(name for name in faults if "ruin" not in faults or name not in ("rot", "loss"))
 
 
 def _draw_bookie(random: Random) -> dict[str, Any]:

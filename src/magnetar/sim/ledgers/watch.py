@@ -1,8 +1,11 @@
-"""Watch: everything that is seen of one world comes together here, and is told to the invariants.
+"""Watch: everything that is seen of one world comes together here, and is reported to the invariants.
 
-Sees:      taps at bookies, the metadata, the clients' own callbacks, the disks. All at the moment it happens, before
-           anybody else can act on it.
-Invariant: a class with an id; it overrides the events that it needs, and calls `violated`. A run goes on behind a
+Sees:      observers at bookies, the metadata, the clients' own callbacks, the disks. All at the moment it happens,
+           before any other code can act on it.
+History:   what the clients sent, and what they were told: the truth that invariants compare with. A ledger has one
+           writer, which numbers its entries; so (ledger, entry) has one payload forever. Acknowledgements come in
+           order, so one number per ledger says how far they go.
+Invariant: a class with an id; it overrides the events that it needs, and calls `violated`. A run continues after a
            violation: what follows from it is seen, too.
 Excused:   a bookie whose disk lied or was emptied. There are fewer of those than Qa, so its copies are not asked for.
 Read next: invariants/
@@ -10,28 +13,33 @@ Read next: invariants/
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from magnetar.ids import EntryId
-from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.metadata.bookkeeper.versioned import Versioned
+from magnetar.errors import MalformedMetadataError
+from magnetar.ids import EntryId, LedgerId
+from magnetar.metadata.bookkeeper.ledger_codec import decode
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.store import Create, Delete, Put, Request
 from magnetar.quorum.write_sets import write_set
-from magnetar.sim.disk_faults import Fault
+from magnetar.sim.devices.faults import LIES
 from magnetar.sim.ledgers.durable import DurableImage
-from magnetar.sim.ledgers.history import History, LedgerHistory
 from magnetar.sim.ledgers.options import Options
 from magnetar.sim.machine import SimMachine
 from magnetar.sim.world import World
-from magnetar.storage.ordered_store import Changes
+from magnetar.storage.index.ordered_store import Changes
+from magnetar.wire.bookkeeper.digests import DigestType, EntryDigest, entry_digest
 
 if TYPE_CHECKING:
     from magnetar.bookie.bookie import Bookie
 
+
 _VIOLATIONS_MAX: Final = 5  # Of one invariant: what follows is more of the same.
-_LYING: Final = (Fault.LATENT_SECTOR, Fault.BIT_FLIP, Fault.MISDIRECTED_WRITE, Fault.EMPTIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +118,13 @@ class BookieWatch:
     """Entries that it denied to a fencing read."""
     lacs: dict[int, bytes] = field(default_factory=dict)
     emptied: bool = False
-    """A disk or the cookie in the metadata is gone, and nobody repaired the bookie since."""
+    """A disk or the cookie in the metadata is gone, and the bookie was not repaired since."""
     durable_before: list[tuple[int, int]] = field(default_factory=list)
     """Entries of its journal that were durable, and needed, when its process began."""
     sync_failed_s: float | None = None
     """When a sync of one of its disks failed, in this process's life."""
+    ruined: int = 0
+    """How often its entry logs were damaged by the fault `ruin`."""
     is_given_up: bool = False
     """Its cookie was deleted: nothing is expected of it any more."""
 
@@ -122,15 +132,21 @@ class BookieWatch:
     def is_excused(self) -> bool:
         if self.is_given_up:
             return True
-        devices = [*self.image.journals, *self.image.directories]
-        return any(device.faults.counts[fault] for device in devices for fault in _LYING)
+        return any([device.faults.has_lied for device in self.image.devices])  # noqa: C419 - a generator costs more
+
+    @property
+    def may_deny(self) -> bool:
+        """It may have forgotten what it promised. Not because of damaged entry logs: it knows what was in them."""
+        if not self.ruined or self.is_given_up:
+            return self.is_excused
+        return sum(device.faults.counts[fault] for device in self.image.devices for fault in LIES) > self.ruined
 
 
 # --- invariants -------------------------------------------------------------------------------------------------------
 
 
 class Invariant:
-    """Events are told in the order in which they happen. An event that is not overridden costs nothing."""
+    """Events are reported in the order in which they happen. An event that is not overridden costs nothing."""
 
     id: ClassVar[str]
 
@@ -202,7 +218,11 @@ class Invariant:
 
 # --- the watch --------------------------------------------------------------------------------------------------------
 
-_EVENTS: Final = [name for name in vars(Invariant) if name.startswith("on_") or name == "at_end"]
+
+def _events() -> Iterator[str]:
+    """All that classes without an id declare: `Invariant`, and what it is for each kind of worlds."""
+    kinds = [Invariant, *(kind for kind in Invariant.__subclasses__() if not hasattr(kind, "id"))]
+    return (name for kind in kinds for name in vars(kind) if name.startswith(("on_", "at_")))
 
 
 class Watch:
@@ -222,13 +242,16 @@ class Watch:
         self.counters: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.invariants = [kind(self) for kind in invariants]
-        self._hears: dict[str, list[Callable[..., None]]] = {name: self._who_hears(name) for name in _EVENTS}
+        self._hears: dict[str, list[Callable[..., None]]] = {event: self._hearers(event) for event in _events()}
+        self._paths = BookKeeperPaths(options.client_config().metadata.ledgers_root)
+        self._ledger_ids: dict[str, LedgerId | None] = {}
 
-    def _who_hears(self, event: str) -> list[Callable[..., None]]:
+    def _hearers(self, event: str) -> list[Callable[..., None]]:
+        """Those whose own class has it: an event that only the base class has costs nothing."""
         return [
             getattr(invariant, event)
             for invariant in self.invariants
-            if getattr(type(invariant), event) is not getattr(Invariant, event)
+            if any(event in vars(kind) for kind in type(invariant).__mro__ if hasattr(kind, "id"))
         ]
 
     def tell(self, event: str, *args: Any, **named: Any) -> None:
@@ -255,6 +278,41 @@ class Watch:
     def struck(self, fault: str) -> None:
         self.faults[fault] += 1
 
+    # --- metadata -----------------------------------------------------------------------------------------------------
+
+    def on_metadata_asked(self, request: Request, by: str, answer: asyncio.Future[Any]) -> None:
+        """A process has sent a request. A ledger's new value is followed until the answer."""
+        self.counters["metadata requests"] += 1
+        if isinstance(request, Put) and (ledger_id := self._ledger_at(request.path)) is not None:
+            wanted = _decoded(ledger_id, request.value)
+            self.tell("on_change_asked", ledger_id, by, wanted)
+            answer.add_done_callback(lambda _: self.tell("on_change_answered", ledger_id, by, wanted))
+
+    def on_operation(self, operation: Create | Put | Delete, result: Any, by: str) -> None:
+        """A change of the metadata was made, on behalf of a session of this node."""
+        if (ledger_id := self._ledger_at(operation.path)) is None:
+            return
+        before, after = self.ledgers.get(ledger_id), None
+        if isinstance(operation, Create | Put):
+            version = result if isinstance(operation, Put) else 0
+            after = self.ledgers[ledger_id] = Versioned(_decoded(ledger_id, operation.value), version)
+        elif before is not None:
+            self.gone[ledger_id] = self.ledgers.pop(ledger_id).value
+        change = LedgerChange(ledger_id, before, after, by)
+        self.note(_described(change))
+        if after is not None and after.value.is_closed and ledger_id in self.written_back:
+            self.counters["recoveries that wrote back"] += 1
+        self.look_at_disks()
+        self.tell("on_ledger_change", change)
+
+    def _ledger_at(self, path: str) -> LedgerId | None:
+        if path not in self._ledger_ids:
+            try:
+                self._ledger_ids[path] = self._paths.ledger_id_of(path)
+            except MalformedMetadataError:
+                self._ledger_ids[path] = None
+        return self._ledger_ids[path]
+
     # --- questions that several invariants have -----------------------------------------------------------------------
 
     def metadata(self, ledger_id: int) -> LedgerMetadata | None:
@@ -269,7 +327,7 @@ class Watch:
         ]
 
     def holders(self, metadata: LedgerMetadata, entry_id: int) -> list[BookieWatch]:
-        """Who of the write set has it for good, or had it and is excused."""
+        """The bookies of the write set that have it durably, or had it and are excused."""
         ledger_id = metadata.ledger_id
         return [
             bookie
@@ -282,8 +340,67 @@ class Watch:
         """Tells of what has become durable since the last look."""
         for bookie in self.bookies.values():
             image = bookie.image
-            image.views()
+            if image.is_stale:
+                image.views()
             if image.new_entries:
                 found, image.new_entries = image.new_entries, []
                 for ledger_id, entry_id, body in found:
                     self.tell("on_stored", bookie, ledger_id, entry_id, body)
+
+
+@lru_cache(maxsize=256)
+def _decoded(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
+    """Each value is seen twice: when its author asks for it, and when it is stored."""
+    return decode(ledger_id, value, node_created_ms=0)
+
+
+def _described(change: LedgerChange) -> str:
+    if change.after is None:
+        return f"ledger {change.ledger_id} deleted by {change.by}"
+    value = change.after.value
+    fragments = " ".join(f"{f.first_entry_id}:{','.join(f.ensemble)}" for f in value.fragments)
+    end = f" at {value.last_entry_id}" if value.is_closed else ""
+    return f"ledger {change.ledger_id} v{change.after.version} {value.state.name}{end} by {change.by}: {fragments}"
+
+
+@dataclass(slots=True)
+class LedgerHistory:
+    ledger_id: int
+    ensemble: int
+    write: int
+    ack: int
+    password: bytes
+    digest: EntryDigest
+    writer: str
+    """The node of its writer."""
+    payloads: list[bytes] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    """Of all payloads up to and including each."""
+    acked: int = -1
+    """The last acknowledged entry."""
+    failed: bool = False
+    closing: bool = False
+    """Its writer has asked for the close."""
+    deleting: bool = False
+    """A client has asked for its deletion, so it may be gone."""
+
+    def length_at(self, entry_id: int) -> int:
+        return self.lengths[entry_id] if entry_id >= 0 else 0
+
+
+class History:
+    def __init__(self) -> None:
+        self.ledgers: dict[int, LedgerHistory] = {}
+
+    def created(
+        self, ledger_id: int, sizes: tuple[int, int, int], password: bytes, digest: DigestType, writer: str
+    ) -> LedgerHistory:
+        assert ledger_id not in self.ledgers, f"ledger {ledger_id} was created twice"
+        known = LedgerHistory(ledger_id, *sizes, password, entry_digest(digest, password), writer)
+        self.ledgers[ledger_id] = known
+        return known
+
+    def sent(self, ledger: LedgerHistory, entry_id: int, payload: bytes) -> None:
+        assert entry_id == len(ledger.payloads), f"entry {entry_id} follows {len(ledger.payloads) - 1}"
+        ledger.payloads.append(payload)
+        ledger.lengths.append(ledger.length_at(entry_id - 1) + len(payload))

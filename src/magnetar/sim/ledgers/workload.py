@@ -1,7 +1,7 @@
 """The clients' work: writers, successors that take over, readers, and one who deletes.
 
-Topic:     what is fought about. Whoever gets it recovers the last ledger, creates the next, and writes to that until it
-           is fenced, fails, or closes it. The owner before does not know that it lost the topic: it goes on.
+Topic:     what is fought about. The client that gets it recovers the last ledger, creates the next, and writes to that
+           until it is fenced, fails, or closes it. The owner before does not know that it lost the topic: it continues.
 Director:  outside of all clients. It says who takes over when, who reads, what is deleted.
 Limits:    every call has a bound in virtual time, far beyond all time-outs of the client: a call that is not over by
            then hangs (V2).
@@ -17,11 +17,10 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from magnetar.errors import LedgerFencedError, MagnetarError, NoSuchLedgerError
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.sim.ledgers.cluster import ClientNode, Cluster
-from magnetar.sim.ledgers.history import LedgerHistory
-from magnetar.sim.ledgers.watch import Watch
+from magnetar.sim.ledgers.watch import LedgerHistory, Watch
 from magnetar.sim.seeds import seeded
 from magnetar.wire.bookkeeper.digests import DigestType
 
@@ -102,6 +101,13 @@ class Workload:
         self.is_over = False
         self._sent = 0
 
+    def begin(self) -> None:
+        """Nothing runs before the director says so."""
+
+    def on_healed(self) -> None:
+        """Writers end."""
+        self.is_over = True
+
     # --- the director -------------------------------------------------------------------------------------------------
 
     async def direct(self, until_s: float) -> None:
@@ -126,7 +132,7 @@ class Workload:
 
     def take_over(self, topic: Topic, *, by: str | None = None) -> ClientNode | None:
         """Another client than the owner gets the topic; None if none is there."""
-        running = [node for node in self.cluster.clients.values() if node.client is not None]
+        running = self.cluster.ledger_clients()
         able = [node for node in running if node.name == by or (by is None and node.name != topic.owner)] or running
         if not able:
             return None
@@ -139,14 +145,14 @@ class Workload:
         return node
 
     def _read(self, topic: Topic) -> None:
-        running = [node for node in self.cluster.clients.values() if node.client is not None]
+        running = self.cluster.ledger_clients()
         if running and topic.ledger_id is not None:
             node = self.random.choice(running)
             ledger_id = self.random.choice([topic.ledger_id, *topic.old])
             self.cluster.spawn(node, self._follow(node, ledger_id), f"{node.name} reads ledger {ledger_id}")
 
     def _delete(self, topic: Topic) -> None:
-        running = [node for node in self.cluster.clients.values() if node.client is not None]
+        running = self.cluster.ledger_clients()
         if running and topic.old:
             node = self.random.choice(running)
             ledger_id = topic.old.pop(0)
@@ -243,7 +249,7 @@ class Workload:
         await (self._call_adds if self.options.in_line else self._submit_adds)(writer, acks, count)
 
     async def _submit_adds(self, writer: LedgerWriter, acks: Acks, count: int) -> None:
-        """One behind the other, each when there is room: nobody may be refused for ever."""
+        """One after the other, each when there is room: no add may be refused forever."""
         for _ in range(count):
             if not writer.has_room:
                 await self._wait_room(writer, acks)

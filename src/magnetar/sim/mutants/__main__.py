@@ -6,13 +6,14 @@ Exit code: 0 if every planted bug was caught within its budget, and the control 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import time
 
 from rich.console import Console
 
-from magnetar.sim.mutants.hunt import CONTROLS, Hunt, hunt, run_one, workers
+from magnetar.sim.mutants.hunt import CONTROLS, Hunt, hunt_all, run_one, workers
 from magnetar.sim.mutants.registry import MUTANTS
 from magnetar.sim.mutants.table import hunts_table, is_good, row
 
@@ -31,12 +32,16 @@ def main() -> int:
 
 def _hunt_all(chosen: argparse.Namespace, console: Console) -> int:
     began = time.monotonic()
-    hunts: list[Hunt] = []
+    numbers = chosen.numbers or [*MUTANTS, *CONTROLS]
+    budgets = {number: _budget(number, chosen.control) for number in numbers}
+    if chosen.seeds:  # A bug without a budget is found by its scene alone.
+        budgets = {number: chosen.seeds if budget else 0 for number, budget in budgets.items()}
+
+    def on_ended(ended: Hunt) -> None:
+        console.print(" | ".join(row(ended)), soft_wrap=True)
+
     with workers(chosen.workers) as pool:
-        for number in chosen.numbers or [*MUTANTS, *CONTROLS]:
-            budget = chosen.seeds or _budget(number, chosen.control)
-            hunts.append(hunt(number, chosen.first, budget, pool, chosen.workers))
-            console.print(" | ".join(row(hunts[-1])), soft_wrap=True)
+        hunts = asyncio.run(hunt_all(budgets, chosen.first, pool, chosen.workers, on_ended))
     console.print(hunts_table(hunts))
     bad = [ended for ended in hunts if not is_good(ended)]
     console.print(f"{len(hunts) - len(bad)} of {len(hunts)} as they should be, in {time.monotonic() - began:.0f} s")

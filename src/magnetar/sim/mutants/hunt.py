@@ -6,24 +6,26 @@ Honest:    the same seed without the bug must be clean; else the seed caught som
 Run:       a seed that broke down (an exception that nobody handled) catches a bug only if no invariant does within the
            budget: a bug that was planted badly would break down as well.
 Directed:  where there is a scene for the bug, it must show it on every seed, and pass without it.
-Processes: one per core, started anew, so that nothing of one planted bug can reach the next.
+Processes: one per core, started anew, so that nothing of one planted bug can reach the next. Two hunts share them:
+           while one waits for its last seed, its control or its scene, the seeds of the other keep every core busy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from magnetar.sim.kinds import run
-from magnetar.sim.ledgers.report import Report
-from magnetar.sim.mutants.directed.scenes import SCENES, run_scene
 from magnetar.sim.mutants.registry import MUTANTS
+from magnetar.sim.mutants.scenes import SCENES, run_scene
+from magnetar.sim.run import Report
+from magnetar.sim.scenarios import run
 
 CONTROL: Final = 0
 """In place of a mutant's number: no bug at all."""
@@ -32,7 +34,7 @@ CONTROL_OF_STAGING: Final = -2
 CONTROLS: Final = {CONTROL: "ledgers", CONTROL_OF_TOPICS: "topics", CONTROL_OF_STAGING: "staging"}
 RUN: Final = "run"
 _SCENE_SEEDS: Final = 10
-_CHUNK: Final = 4  # Seeds of one job: long enough that handing it over costs nothing, short enough to stop in time.
+_HUNTS: Final = 2  # At a time. One more would only begin seeds that turn out not to be needed.
 
 
 class Catch(NamedTuple):
@@ -47,9 +49,9 @@ class Played(NamedTuple):
 
     seeds: int
     shown: int
-    """On so many of them it showed the planted bug."""
+    """The number of them on which it showed the planted bug."""
     clean: int
-    """On so many it passed without the bug."""
+    """The number of them on which it passed without the bug."""
 
     @property
     def is_good(self) -> bool:
@@ -145,29 +147,49 @@ class _State:
     found: dict[int, Found] = field(default_factory=dict)
     """By the first seed of the job."""
     caught_at: int | None = None
-    """The first seed of a job that caught something: nobody looks behind it."""
+    """The first seed of a job that caught something: no later seed is begun."""
 
 
-def hunt(number: int, first: int, budget: int, pool: ProcessPoolExecutor, width: int) -> Hunt:
+async def hunt_all(
+    budgets: Mapping[int, int],
+    first: int,
+    pool: ProcessPoolExecutor,
+    width: int,
+    on_ended: Callable[[Hunt], None],
+) -> list[Hunt]:
+    """`budgets`: seeds by number. `on_ended` hears of each hunt in this order."""
+    turn = asyncio.Semaphore(_HUNTS)
+
+    async def in_turn(number: int, budget: int) -> Hunt:
+        async with turn:
+            return await hunt(number, first, budget, pool, width)
+
+    async with asyncio.TaskGroup() as group:
+        hunts = [group.create_task(in_turn(number, budget)) for number, budget in budgets.items()]
+        for ending in hunts:
+            on_ended(await ending)
+    return [ended.result() for ended in hunts]
+
+
+async def hunt(number: int, first: int, budget: int, pool: ProcessPoolExecutor, width: int) -> Hunt:
     """`width` jobs at a time. The control has to go through all its seeds, or stops at the first that is not clean."""
     began = time.monotonic()
     state = _State(first, first + budget)
-    jobs: dict[Future[Found], int] = {}
+    jobs: dict[asyncio.Future[Found], int] = {}
     while True:
         while len(jobs) < width and state.next_seed < state.end and state.caught_at is None:
-            count = min(_CHUNK, state.end - state.next_seed)
-            jobs[pool.submit(look, number, state.next_seed, count)] = state.next_seed
-            state.next_seed += count
+            jobs[asyncio.wrap_future(pool.submit(look, number, state.next_seed, 1))] = state.next_seed
+            state.next_seed += 1
         if not jobs:
             break
-        done, _ = wait(jobs, return_when=FIRST_COMPLETED)
+        done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
         for job in done:
             _note(state, jobs.pop(job), job.result())
     ended = _conclude(number, state)
     if ended.catch is not None and number not in CONTROLS:
-        ended.is_false = not pool.submit(run_clean, number, ended.catch.seed).result()
+        ended.is_false = not await asyncio.wrap_future(pool.submit(run_clean, number, ended.catch.seed))
     if number in SCENES:
-        ended.played = pool.submit(play, number, first, _SCENE_SEEDS).result()
+        ended.played = await asyncio.wrap_future(pool.submit(play, number, first, _SCENE_SEEDS))
     ended.elapsed_s = time.monotonic() - began
     return ended
 
@@ -185,7 +207,7 @@ def _conclude(number: int, state: _State) -> Hunt:
         found = state.found[at]
         ended.cpu_s += found.cpu_s
         if ended.catch is not None:
-            continue  # Seeds behind the catch were run because others waited for nothing.
+            continue  # Seeds after the catch were run so that no process was idle.
         ended.seeds += found.seeds
         broke_down = broke_down or found.broke_down
         ended.catch = found.catch

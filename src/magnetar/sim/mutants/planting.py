@@ -1,7 +1,8 @@
 """Planting: a function of production code gets other code for a while, in this process alone.
 
-Edit:      names a function, and which lines of its source are replaced by which. The lines must be there exactly once:
-           when production code moves on, the edit fails loudly (TargetVanishedError) and does not silently do nothing.
+Mutant:    production code with one bug that was planted on purpose: the edits, and what must notice them.
+Edit:      names a function, a piece of its source, and what replaces it. The piece must exist exactly once: when
+           production code changes, the edit fails loudly (TargetVanishedError) and does not silently do nothing.
 How:       the edited source is compiled and its code object put into the function, so that everybody who has imported
            the function before gets the bug, too. Nothing is written to a file.
 Undo:      the old code comes back, whatever happens meanwhile.
@@ -14,9 +15,10 @@ import contextlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Self
 
 
 class TargetVanishedError(Exception):
@@ -26,9 +28,10 @@ class TargetVanishedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Edit:
     target: Callable[..., Any]
-    """A function or a method, as its class has it."""
-    changes: Sequence[tuple[str, str]]
-    """What stands there, and what shall. Indented as in a function at the beginning of a line."""
+    """A function or a method, as its class has it. Several edits may have the same target."""
+    before: str
+    """A piece of the source, indented as in a function at the beginning of a line."""
+    after: str
     names: Mapping[str, object] = field(default_factory=dict)
     """What the new lines use and the function's module does not have."""
 
@@ -50,29 +53,34 @@ def function_of(edit: Edit) -> FunctionType:
 @contextlib.contextmanager
 def planted(edits: Sequence[Edit]) -> Iterator[None]:
     """Not inside of itself. TargetVanishedError before anything was changed."""
-    codes = [(function_of(edit), edited(edit), edit) for edit in edits]
+    by_function: dict[FunctionType, list[Edit]] = {}
+    for edit in edits:
+        by_function.setdefault(function_of(edit), []).append(edit)
+    codes = {function: edited(its_edits) for function, its_edits in by_function.items()}
     with contextlib.ExitStack() as undo:
-        for function, code, edit in codes:
+        for function, code in codes.items():
             undo.callback(setattr, function, "__code__", function.__code__)
             function.__code__ = code
+        for edit in edits:
+            module = function_of(edit).__globals__
             for name, value in edit.names.items():
-                if name in function.__globals__:
+                if name in module:
                     raise TargetVanishedError(f"{edit.where}: its module has a name {name!r} of its own")
-                function.__globals__[name] = value
-                undo.callback(function.__globals__.pop, name)
+                module[name] = value
+                undo.callback(module.pop, name)
         yield
 
 
-def edited(edit: Edit) -> CodeType:
-    """The function's code with the edit in it."""
-    function = function_of(edit)
+def edited(edits: Sequence[Edit]) -> CodeType:
+    """The code of one function with these edits in it."""
+    function, where = function_of(edits[0]), edits[0].where
     source = textwrap.dedent(inspect.getsource(function))
-    for before, after in edit.changes:
-        found = source.count(before)
+    for edit in edits:
+        found = source.count(edit.before)
         if found != 1:
-            raise TargetVanishedError(f"{edit.where} has this {found} times, not once: {before!r}")
-        source = source.replace(before, after)
-    return _compiled(function, source, edit.where)
+            raise TargetVanishedError(f"{where} has this {found} times, not once: {edit.before!r}")
+        source = source.replace(edit.before, edit.after)
+    return _compiled(function, source, where)
 
 
 def _compiled(function: FunctionType, source: str, where: str) -> CodeType:
@@ -87,3 +95,38 @@ def _compiled(function: FunctionType, source: str, where: str) -> CodeType:
     if code.co_freevars != function.__code__.co_freevars:
         raise TargetVanishedError(f"{where} uses names of a function around it, or super()")
     return code
+
+
+class Mutant:
+    """Declared as `Mutant(4, "…", ("L11",), budget=300).edit(function, "a piece of it", "what replaces it")`."""
+
+    def __init__(
+        self,
+        number: int,
+        sentence: str,
+        caught_by: tuple[str, ...],
+        *,
+        budget: int,
+        kind: str = "ledgers",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.number = number
+        """As in docs/simulation.md."""
+        self.sentence = sentence
+        self.caught_by = caught_by
+        """The invariants that exist for it. If another one catches it, that is as good, and is reported as such."""
+        self.budget = budget
+        """The number of seeds that may pass before it is caught; 0: only its scene looks for it."""
+        self.kind = kind
+        """Of the seeds that look for it (sim/scenarios.py)."""
+        self.options = dict(options or {})
+        """Replaced in what a seed draws, where the bug is out of reach of most worlds."""
+        self.edits: list[Edit] = []
+
+    def edit(self, target: Callable[..., Any], before: str, after: str, **names: object) -> Self:
+        """One more piece of source; `names` as in `Edit`."""
+        self.edits.append(Edit(target, before, after, names))
+        return self
+
+    def plant(self) -> AbstractContextManager[None]:
+        return planted(self.edits)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.sim.mutants import journaling, recovering, serving, staging, storing, topics, writing
-from magnetar.sim.mutants.mutant import Mutant
+from magnetar.sim.mutants import disks, ledgers, serving, staging, topics
+from magnetar.sim.mutants.planting import Mutant
 
-_ALL: Final = [
-    *writing.MUTANTS,
-    *recovering.MUTANTS,
-    *serving.MUTANTS,
-    *journaling.MUTANTS,
-    *storing.MUTANTS,
-    *topics.MUTANTS,
-    *staging.MUTANTS,
-]
+_ALL: Final = [*ledgers.MUTANTS, *serving.MUTANTS, *disks.MUTANTS, *topics.MUTANTS, *staging.MUTANTS]
 MUTANTS: Final[dict[int, Mutant]] = {mutant.number: mutant for mutant in sorted(_ALL, key=lambda known: known.number)}
 assert len(MUTANTS) == len(_ALL), "a number is given twice"

@@ -13,7 +13,8 @@ def verdict(hunt: Hunt) -> str:
     if hunt.number in CONTROLS:
         return "clean" if hunt.catch is None else f"NOT CLEAN: seed {hunt.catch.seed}: {hunt.catch.what}"
     if hunt.catch is None:
-        return "NOT CAUGHT"
+        is_for_a_scene = not MUTANTS[hunt.number].budget and hunt.played is not None and hunt.played.is_good
+        return "caught" if is_for_a_scene else "NOT CAUGHT"
     if hunt.is_false:
         return f"NOT CAUGHT: seed {hunt.catch.seed} is not clean without the bug either"
     if hunt.played is not None and not hunt.played.is_good:

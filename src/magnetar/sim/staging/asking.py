@@ -1,8 +1,8 @@
 """Asking a broker to publish, over the simulated network: one line there, one line back.
 
-Line:      `publish <topic> <epoch> <owner>` or `forget <topic> <owner>`
+Line:      `publish <topic> <epoch> <owner>`, `forget <topic> <owner>` or `skip <owner> <epoch>`
 Answer:    `ok`, `again <why>` (worth asking again), `refused <why>`, or `elsewhere <broker>`
-Same:      the broker does what admin/staging.py has it do: it looks the topic up, and calls the same function.
+Same:      the broker does what admin/topics/staging.py has it do: it looks the topic up, and calls the same function.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.names import TopicName
+from magnetar.broker.front_end import PULSAR
 from magnetar.errors import BrokerUnavailableError, EpochOrderError, MagnetarError, ServiceNotReadyError
+from magnetar.names import TopicName
 
 PORT: Final = 6651
 _WAIT_S: Final = 0.5
@@ -42,10 +43,13 @@ async def answering(broker: Broker) -> AsyncIterator[None]:
 
 async def _answer(broker: Broker, line: Sequence[str]) -> str:
     try:
+        if line[0] == "skip":
+            broker.staged.note_skip(line[1], int(line[2]))
+            return "ok"
         name = TopicName.parse(line[1])
         found = await broker.service.look_up(name)
-        if not found.is_owner:
-            return f"elsewhere {urlsplit(found.url).hostname}"
+        if not found.is_here:
+            return f"elsewhere {urlsplit(found.address.url_for(PULSAR)).hostname}"
         if line[0] == "publish":
             await broker.staged.publish(name, line[3], int(line[2]), wait_s=_WAIT_S)
         else:
@@ -68,6 +72,9 @@ class AskingPublisher:
 
     async def forget(self, topic: str, owner: str) -> None:
         await self._ask(f"forget {topic} {owner}\n")
+
+    async def note_skip(self, owner: str, epoch: int) -> None:
+        await self._ask(f"skip {owner} {epoch}\n")
 
     async def _ask(self, line: str) -> None:
         broker = self._random.choice(self._brokers)

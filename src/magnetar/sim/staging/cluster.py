@@ -1,99 +1,111 @@
-"""The cluster of one seed: that of topics, and on it drivers, executors and sweepers, each a process with a client."""
+"""The cluster of one seed: that of topics, and on it drivers, executors and sweepers, each a process with a client.
+
+Points:    at a named step of the protocol, the process that reached it is killed, or stands still for a while.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from random import Random
+from typing import Any, ClassVar, Final, TypeAlias
 
 from magnetar.broker.broker import Broker
 from magnetar.ledger.client import LedgerClient
-from magnetar.sim.device import Crash
+from magnetar.sim.devices.device import Crash
 from magnetar.sim.ledgers.cluster import ClientNode
-from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.seeds import seeded
 from magnetar.sim.staging.asking import AskingPublisher, answering
-from magnetar.sim.staging.metadata import StagingMetadata
 from magnetar.sim.staging.options import StagingOptions
-from magnetar.sim.staging.points import Points
 from magnetar.sim.staging.watch import StagingWatch
-from magnetar.sim.topics.cluster import BrokerNode, TopicCluster
+from magnetar.sim.topics.cluster import TopicCluster
 from magnetar.sim.world import World
+from magnetar.staging.publisher import Reached
 
 Run: TypeAlias = Callable[[LedgerClient], Coroutine[Any, Any, None]]
 
+_OFTEN: Final = {"mid-append": 0.1, "mid-copy": 0.5}
+"""Points that are passed again and again: struck less."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, kw_only=True)
 class WorkerNode(ClientNode):
     run: Run | None = None
     """None: it waits for tasks."""
-    is_done: bool = False
+    can_own: ClassVar[bool] = False
+
+    async def live(self, client: LedgerClient) -> None:
+        if self.run is None:
+            await self.stopping.wait()
+        else:
+            await self.run(client)
+            self.is_done = True
 
 
 class StagingCluster(TopicCluster):
+    watch: StagingWatch
+
     def __init__(self, world: World, options: StagingOptions, watch: StagingWatch) -> None:
-        self.staging_watch = watch
-        self.staging_options = options
         super().__init__(world, options.world, watch)
+        self.staging_options = options
         self.workers: dict[str, WorkerNode] = {}
         strike = options.strike if "points" in options.faults else 0.0
-        self.points = Points(self, seeded(f"{options.world.base.seed}/points"), strike, options.points)
-
-    def make_metadata(self) -> StagingMetadata:
-        return StagingMetadata(self.world.entropy, self.options.client_config().metadata, self.staging_watch)
+        self.points = Points(self, seeded(f"{options.base.seed}/points"), strike, options.points)
+        self.beside = self._answering
 
     @asynccontextmanager
-    async def beside(self, node: BrokerNode, broker: Broker) -> AsyncIterator[None]:
-        broker.staged.reached = self.points.of(node.name)
+    async def _answering(self, name: str, broker: Broker) -> AsyncIterator[None]:
+        broker.staged.reached = self.points.of(name)
         async with answering(broker):
             yield
 
     def publisher(self, purpose: str) -> AskingPublisher:
         return AskingPublisher(list(self.brokers), seeded(f"{self.options.seed}/asking/{purpose}"))
 
-    # --- workers ------------------------------------------------------------------------------------------------------
-
     def add_worker(self, name: str, run: Run | None = None) -> WorkerNode:
-        self._add_machine(name)
-        node = WorkerNode(name, self.options.client_config(), run=run)
-        self.clients[name] = self.workers[name] = node
-        self.start_client(name)
+        node = self.workers[name] = WorkerNode(name, self.options.client_config(), metadata=self.metadata, run=run)
+        self.add_node(node)
         return node
 
     def running_workers(self, prefix: str) -> list[WorkerNode]:
-        return [node for name, node in self.workers.items() if name.startswith(prefix) and node.client is not None]
+        return [node for name, node in self.workers.items() if name.startswith(prefix) and node.is_running]
 
-    def running_clients(self) -> list[str]:
-        return [*super().running_clients(), *[node.name for node in self.running_workers("")]]
 
-    def start_client(self, name: str) -> None:
-        node = self.clients[name]
-        if not (isinstance(node, WorkerNode) and node.is_done):
-            super().start_client(name)
+class Points:
+    def __init__(self, cluster: StagingCluster, random: Random, strike: float, only: Sequence[str]) -> None:
+        """`only` at these points; empty: at all of them."""
+        self.is_over = False
+        self._cluster = cluster
+        self._random = random
+        self._strike = strike
+        self._only = only
 
-    def crash(self, name: str, kind: Crash, *, restart_s: float | None = None) -> None:
-        if name in self.workers:
-            self.workers[name].client = None
-        super().crash(name, kind, restart_s=restart_s)
+    def of(self, node: str) -> Reached:
+        def reached(point: str, epoch: int) -> None:
+            self._pass(node, point, epoch)
 
-    async def _client_main(self, node: ClientNode, runtime: SimRuntime) -> None:
-        if not isinstance(node, WorkerNode):
-            await super()._client_main(node, runtime)
+        return reached
+
+    def _pass(self, node: str, point: str, epoch: int) -> None:
+        watch = self._cluster.watch
+        watch.counters[f"point {point}"] += 1
+        if self.is_over or (self._only and point not in self._only):
             return
-        store = self.metadata.connect()
-        try:
-            async with LedgerClient(store, node.config, runtime) as client:
-                node.client = client
-                try:
-                    if node.run is None:
-                        await node.stopping.wait()
-                    else:
-                        await node.run(client)
-                        node.is_done = True
-                finally:
-                    node.client = None
-                    await self._end_work(node)
-        finally:
-            await store.aclose()
-        self.watch.tell("on_client_closed", node.name)
+        if self._random.random() >= self._strike * _OFTEN.get(point, 1.0):
+            return
+        fate = self._random.choice(("killed", "killed", "paused"))
+        watch.note(f"{node} is {fate} at {point} of epoch {epoch}")
+        watch.struck(f"{fate} at {point}")
+        loop = self._cluster.world.loop
+        process = self._cluster.world.process(node)
+        work = self._kill if fate == "killed" else self._pause
+        loop.call_soon(work, node, process, context=loop.root.context)
+
+    def _kill(self, node: str, process: object) -> None:
+        if self._cluster.world.process(node) is process and process is not None:
+            self._cluster.crash(node, Crash.KILL)
+
+    def _pause(self, node: str, process: object) -> None:
+        if self._cluster.world.process(node) is process and process is not None:
+            self._cluster.pause(node, self._random.choice((0.05, 0.5, 2.0)) * self._random.random())

@@ -1,22 +1,19 @@
 """The invariants of staging, I1 to I11 of docs/staging.md; those of ledgers and topics hold beside them.
 
 At audit:  I1 to I5, I8 and I9 are about what is in the topics when all is over. I3 and I6 also about what is decided
-           (watch.py), I7 about ledgers at the moment they are deleted, I10 about what is left (settle.py), I11
-           about attempts when they fail (job.py).
+           (watch.py), I7 about ledgers at the moment they are deleted, I10 about what is left (scenario.py), I11
+           about attempts when they fail (jobs.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from magnetar.sim.ledgers.invariants.fencing import FenceIsForEver, NoIsAPromise
-from magnetar.sim.ledgers.invariants.ledger_metadata import LedgerMetadataChanges
+from magnetar.sim.ledgers.invariants.ledgers import FenceIsForEver, LedgerMetadataChanges, NoIsAPromise
 from magnetar.sim.ledgers.invariants.limits import NothingOutlives
 from magnetar.sim.ledgers.watch import Invariant, LedgerChange
-from magnetar.sim.staging.history import JobHistory
-from magnetar.sim.staging.watch import StagingWatch
-from magnetar.sim.topics.invariants.brokers import Chain, Deduplicated, OneVoice
-from magnetar.sim.topics.invariants.clients import InOrder, NoDuplicate, NoLostWrite
+from magnetar.sim.staging.watch import JobHistory, StagingWatch
+from magnetar.sim.topics.invariants import Chain, Deduplicated, InOrder, NoDuplicate, NoLostWrite, OneVoice
 from magnetar.sim.topics.watch import TopicInvariant
 
 
@@ -43,7 +40,7 @@ class OneExecution(TopicInvariant):
     watch: StagingWatch
 
     def at_audit(self) -> None:
-        for job in self.watch.jobs.values():
+        for job in self.watch.jobs:
             found = {topic: self._texts(topic, job.owner) for topic in self.watch.told.audits}
             self._check_order(job, found)
             for epoch in range(job.committed + 1):

@@ -8,168 +8,149 @@ App:       node of a producer or a consumer; what it must remember over its live
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.client import ClientOptions, PulsarClient
 from magnetar.config.root import Config
-from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
-from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.runtime.metrics import Metrics
-from magnetar.sim.device import Crash
-from magnetar.sim.ledgers.cluster import ClientNode, Cluster
+from magnetar.sim.ledgers.cluster import ClientNode, Cluster, Node
 from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.seeds import seeded
-from magnetar.sim.topics.metadata import TopicMetadata
 from magnetar.sim.topics.options import TopicOptions
 from magnetar.sim.topics.ownership import Board
 from magnetar.sim.topics.watch import TopicWatch
 from magnetar.sim.world import World
 
 Work: TypeAlias = Callable[[PulsarClient], Coroutine[Any, Any, None]]
+Beside: TypeAlias = Callable[[str, Broker], AbstractAsyncContextManager[None]]
 
 
-@dataclass(slots=True)
+@asynccontextmanager
+async def nothing_beside(_name: str, _broker: Broker) -> AsyncIterator[None]:
+    yield
+
+
+@dataclass(slots=True, kw_only=True)
 class BrokerNode(ClientNode):
+    board: Board
+    beside: Beside
+    """What else the process does while the broker serves."""
+    watch: TopicWatch
     broker: Broker | None = None
     """While it serves."""
+    is_leaving: bool = False
+    """It was told to stop in order, and starts again after that."""
 
+    @property
+    def is_running(self) -> bool:
+        return self.broker is not None
 
-@dataclass(slots=True)
-class AppNode(ClientNode):
-    run: Work | None = None
-    options: ClientOptions | None = None
-    is_running: bool = False
-    is_done: bool = False
-    """Its work has ended by itself."""
-
-
-class TopicCluster(Cluster):
-    def __init__(self, world: World, options: TopicOptions, watch: TopicWatch) -> None:
-        self.topic_watch = watch
-        self.topic_options = options
-        super().__init__(world, options.base, watch)
-        self.board = Board(seeded(f"{options.base.seed}/board"))
-        self.brokers: dict[str, BrokerNode] = {}
-        self.apps: dict[str, AppNode] = {}
-
-    def make_metadata(self) -> TopicMetadata:
-        return TopicMetadata(self.world.entropy, self.options.client_config().metadata, self.topic_watch)
-
-    async def start(self) -> None:
-        """Returns when every bookie and every broker has started once."""
-        self.store = self.metadata.connect()
-        await init_cluster(self.store, self.metadata.paths, self.world.entropy)
-        for number in range(self.options.bookies):
-            self._add_bookie(f"bookie-{number}")
-        for number in range(self.topic_options.brokers):
-            self._add_broker(f"broker-{number}")
-        names = list(self.brokers)
-        for number, topic in enumerate(self.topic_options.topic_names):
-            self.board.owners[topic] = names[number % len(names)]
-        await self.wait_until(
-            lambda: (
-                all(node.bookie for node in self.bookies.values())
-                and all(node.broker for node in self.brokers.values())
-            ),
-            "the cluster did not start",
-        )
-
-    # --- brokers ------------------------------------------------------------------------------------------------------
-
-    def _add_broker(self, name: str) -> None:
-        self._add_machine(name)
-        self.clients[name] = self.brokers[name] = BrokerNode(name, self.topic_options.broker_config(name))
-        self.start_client(name)
-
-    def _add_machine(self, name: str) -> None:
-        drift = self._clock() if "clock" in self.options.faults else (0.0, 0.0, 1.0)
-        self.world.add_node(name, clock_offset_ms=drift[0], clock_drift=drift[1], rate=drift[2])
-        self._nodes_by_address[self.world.network.host(name).address] = name
-
-    async def _client_main(self, node: ClientNode, runtime: SimRuntime) -> None:
-        if isinstance(node, BrokerNode):
-            await self._broker_main(node, runtime)
-        else:
-            assert isinstance(node, AppNode)
-            await self._app_main(node, runtime)
-        self.watch.tell("on_client_closed", node.name)
-
-    async def _broker_main(self, node: BrokerNode, runtime: SimRuntime) -> None:
+    async def main(self, runtime: SimRuntime) -> None:
         store = self.metadata.connect()
         try:
-            async with LedgerClient(store, node.config, runtime) as client:
+            async with LedgerClient(store, self.config, runtime) as client:
+                front_end = PulsarFrontEnd(self.config.pulsar)
                 broker = await Broker.open(
-                    node.config,
+                    self.config,
                     runtime,
                     store,
                     client,
                     Metrics(),
-                    ownership=lambda address: self.board.join(node.name, address),
+                    front_ends=[front_end],
+                    http_address=f"{self.config.pulsar.reached_at}:0",
+                    ownership=lambda address: self.board.join(self.name, address),
                 )
-                node.client, node.broker = client, broker
-                self.watch.note(f"{node.name} serves")
+                self.client, self.broker = client, broker
+                self.watch.note(f"{self.name} serves")
+                self.watch.tell("on_broker_open", self.name, front_end)
                 try:
-                    async with self.beside(node, broker):
-                        await node.stopping.wait()
+                    async with self.beside(self.name, broker):
+                        await self.stopping.wait()
                 finally:
-                    node.client = node.broker = None
+                    self.on_gone()
+                    if self.is_leaving:
+                        await self.end_work()  # Operators are sent away before the broker is closed.
                     await broker.aclose()
         finally:
             await store.aclose()
 
-    @asynccontextmanager
-    async def beside(self, node: BrokerNode, broker: Broker) -> AsyncIterator[None]:
-        """What else a broker's process does while it serves: nothing, in a world of topics alone."""
-        del node, broker
-        yield
+    def on_gone(self) -> None:
+        self.client = self.broker = None
+        self.watch.tell("on_broker_closed", self.name)
 
-    def running_owners(self) -> list[str]:
-        return [node.name for node in self.brokers.values() if node.broker is not None]
+    def leave(self) -> None:
+        """It stops in order, and is started again when it has ended, however that was."""
+        self.is_leaving = True
+        self.stopping.set()
 
-    def running_clients(self) -> list[str]:
-        return [*self.running_owners(), *[node.name for node in self.apps.values() if node.is_running]]
+    def stop(self) -> None:
+        """In order; it is not started again."""
+        self.is_leaving = False
+        self.stopping.set()
 
-    def crash(self, name: str, kind: Crash, *, restart_s: float | None = None) -> None:
-        if name in self.brokers:
-            self.brokers[name].broker = None
-        if name in self.apps:
-            self.apps[name].is_running = False
-        super().crash(name, kind, restart_s=restart_s)
+    def may_return(self) -> bool:
+        if self.is_leaving:
+            self.is_leaving = False
+            self.stopping.clear()
+        return not self.stopping.is_set()
 
-    # --- producers and consumers --------------------------------------------------------------------------------------
 
-    def add_app(self, name: str, run: Work, *, options: ClientOptions | None = None) -> AppNode:
-        self._add_machine(name)
-        node = AppNode(name, Config(), run=run, options=options)
-        self.clients[name] = self.apps[name] = node
-        self.start_client(name)
-        return node
+@dataclass(slots=True, kw_only=True)
+class AppNode(Node):
+    run: Work
+    service_url: str
+    options: ClientOptions
+    is_at_work: bool = False
 
-    def start_client(self, name: str) -> None:
-        node = self.clients[name]
-        if not (isinstance(node, AppNode) and node.is_done):
-            super().start_client(name)
+    @property
+    def is_running(self) -> bool:
+        return self.is_at_work
 
-    async def _app_main(self, node: AppNode, runtime: SimRuntime) -> None:
-        assert node.run is not None
-        node.is_running = True
-        options = node.options or self.topic_options.client_options()
-        client = PulsarClient(self.topic_options.service_url, runtime.entropy, options)
+    async def main(self, runtime: SimRuntime) -> None:
+        self.is_at_work = True
+        client = PulsarClient(self.service_url, runtime.entropy, self.options)
         try:
-            await node.run(client)
-            node.is_done = True
+            await self.run(client)
+            self.is_done = True
         finally:
-            node.is_running = False
+            self.is_at_work = False
             await client.aclose()
 
-    def stop_broker(self, name: str) -> None:
-        """In order; it is not started again."""
-        self.brokers[name].stopping.set()
+    def on_gone(self) -> None:
+        self.is_at_work = False
 
 
-def is_expected(error: BaseException) -> bool:
-    return isinstance(error, MagnetarError | TimeoutError)
+class TopicCluster(Cluster):
+    watch: TopicWatch
+
+    def __init__(self, world: World, options: TopicOptions, watch: TopicWatch) -> None:
+        super().__init__(world, options.base, watch)
+        self.topic_options = options
+        self.board = Board(seeded(f"{options.base.seed}/board"))
+        self.brokers: dict[str, BrokerNode] = {}
+        self.apps: dict[str, AppNode] = {}
+        self.beside: Beside = nothing_beside
+
+    def add_nodes(self) -> None:
+        for number in range(self.topic_options.brokers):
+            name = f"broker-{number}"
+            config = self.topic_options.broker_config(name)
+            self.brokers[name] = BrokerNode(
+                name, config, metadata=self.metadata, board=self.board, beside=self.beside, watch=self.watch
+            )
+            self.add_node(self.brokers[name])
+        names = list(self.brokers)
+        for number, topic in enumerate(self.topic_options.topic_names):
+            self.board.owners[topic] = names[number % len(names)]
+
+    def add_app(self, name: str, run: Work, *, options: ClientOptions | None = None) -> AppNode:
+        options = options or self.topic_options.client_options()
+        node = AppNode(name, Config(), run=run, service_url=self.topic_options.service_url, options=options)
+        self.apps[name] = node
+        self.add_node(node)
+        return node

@@ -1,8 +1,8 @@
-"""Who serves which topic: an operator's word, which each broker hears in its own time.
+"""Which broker serves which topic: an operator decides, and each broker hears of it in its own time.
 
 Board:     the truth, as the operator has written it.
 View:      what one broker believes. A new owner hears of a move soon, others later; an old owner maybe not at all, and
-           goes on until the topic's log stops it. A broker that starts reads the board.
+           continues until the topic's log stops it. A broker that starts reads the board.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from magnetar.broker.names import TopicName
+from magnetar.broker.front_end import PULSAR
 from magnetar.broker.ownership import BrokerAddress, Lost, Owner, Ownership
 from magnetar.errors import ServiceNotReadyError
+from magnetar.names import TopicName
 from magnetar.sim.loop import SimLoop
 from magnetar.sim.topics.options import PORT
 
@@ -89,10 +90,12 @@ class View(Ownership):
     async def owner_of(self, topic: TopicName) -> Owner:
         owner = self._owner(topic)
         if owner is None:
-            raise ServiceNotReadyError(f"nobody serves {topic}")
+            raise ServiceNotReadyError(f"no broker serves {topic}")
         if owner == self._name:
             return Owner(self._address, is_here=True)
-        return Owner(BrokerAddress(f"{owner}:0", f"pulsar://{owner}:{PORT}", f"http://{owner}:0"), is_here=False)
+        return Owner(
+            BrokerAddress(f"{owner}:0", f"http://{owner}:0", {PULSAR: f"pulsar://{owner}:{PORT}"}), is_here=False
+        )
 
     def owns(self, topic: TopicName) -> bool:
         return self._owner(topic) == self._name

@@ -1,22 +1,23 @@
 """What happens in a world of topics: producers and consumers at work, and an operator who moves topics.
 
-Move:      another broker shall serve a topic. The old one is told soon, or late, or stands still, or is killed; whoever
-           is not told goes on, until it meets the new owner's fence.
+Move:      another broker shall serve a topic. The old one is told soon, or late, or stands still, or is killed. A
+           broker that is not told continues, until it meets the new owner's fence.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from magnetar.broker.names import TopicName
 from magnetar.errors import MagnetarError
-from magnetar.sim.device import Crash
+from magnetar.names import TopicName
+from magnetar.sim.devices.device import Crash
 from magnetar.sim.seeds import seeded
+from magnetar.sim.topics.apps import ConsumerApp, ProducerApp
 from magnetar.sim.topics.cluster import BrokerNode, TopicCluster
-from magnetar.sim.topics.consuming import ConsumerApp
-from magnetar.sim.topics.producing import ProducerApp
+from magnetar.sim.topics.compacting import compact
 from magnetar.sim.topics.watch import TopicWatch
 
 _NEVER_S = 1_000.0
@@ -52,8 +53,11 @@ class TopicWorkload:
             for which in range(self.options.producers):
                 self._add_producer(f"producer-{number}-{which}", topic)
 
+    def on_healed(self) -> None:
+        """Producers and consumers are told to end when topics are served again (scenario.py)."""
+
     def _add_producer(self, name: str, topic: Topic) -> None:
-        sends = self.watch.told.add_producer(topic.name, name)
+        sends = self.watch.told.add_producer(topic.name, name, self.options.keys)
         app = ProducerApp(sends, self.options, self.watch, self._random(name))
         self.producers.append(app)
         self.cluster.add_app(name, app.run)
@@ -77,6 +81,17 @@ class TopicWorkload:
         while loop.now < until_s:
             await asyncio.sleep(min(self.random.expovariate(1 / gap_s), 0.7))
             self.take_over(self.random.choice(self.topics))
+            if self.options.compacts:
+                self._compact(self.random.choice(self.topics))
+
+    def _compact(self, topic: Topic) -> None:
+        node = self.cluster.brokers[topic.owner]
+        if node.broker is not None:
+            self.cluster.spawn(node, self._compact_by(node, topic.name), f"{node.name} compacts {topic.name}")
+
+    async def _compact_by(self, node: BrokerNode, topic: str) -> None:
+        with suppress(MagnetarError, TimeoutError):
+            await compact(self.cluster, node, topic)
 
     def take_over(self, topic: Topic, *, by: str | None = None) -> str | None:
         """Another broker gets the topic; None if none is there."""
@@ -92,10 +107,14 @@ class TopicWorkload:
         after_s = 0.03 * random.random() if fate == "told" else random.choice((0.1, 0.5, _NEVER_S)) * random.random()
         self.cluster.board.move(topic.name, new, tell_old_after_s=after_s)
         self._befall(old, fate)
-        node = self.cluster.brokers[new]
         if random.random() < 0.7:
-            self.cluster.spawn(node, self._load(node, topic), f"{new} loads {topic.name}")
+            self.load_soon(topic)
         return new
+
+    def load_soon(self, topic: Topic) -> None:
+        """By its owner, which runs."""
+        node = self.cluster.brokers[topic.owner]
+        self.cluster.spawn(node, self._load(node, topic), f"{node.name} loads {topic.name}")
 
     def _fate(self) -> str:
         dice = self.random.random()

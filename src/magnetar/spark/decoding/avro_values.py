@@ -1,10 +1,10 @@
-"""Avro's binary form, many values at once: one part of the schema is read for all rows before the next part is.
+"""Reads Avro's binary form, many values at once: one part of the schema for all rows before the next part.
 
-Why:       the schema says what comes next, the same for every row; so each step is a few numpy calls over all rows.
-Skipping:  a field that nobody wants is stepped over in the same way, and nothing is made of it.
-Subsets:   the branches of a union and the items of an array are read for the rows that have them, then put in order.
-Bounds:    no row leaves its own bytes, and an array's items are counted. Anything wrong names the row.
-Units:     values come as they are written; `fit.py` makes them the column's type.
+Order:     the schema determines the next part, the same for every row; so each step is a few numpy calls over all rows.
+           Unwanted fields are stepped over in the same way. The branches of a union and the items of an array are read
+           for the rows that have them, then put in order.
+Format:    values have the units in which they are written; `resolve_schema.py` makes them the column's type.
+Failure:   no row leaves its own bytes, and an array's items are counted. An error names the row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from magnetar.broker.schemas.avro.schema import (
+from magnetar.schemas.avro.schema import (
     ArraySchema,
     EnumSchema,
     FixedSchema,
@@ -25,19 +25,17 @@ from magnetar.broker.schemas.avro.schema import (
     Schema,
     UnionSchema,
 )
-from magnetar.spark.decoding.avro_types import stored_type
-from magnetar.spark.decoding.decimals import from_unscaled, has_room
-from magnetar.spark.decoding.primitive_values import data_of, edges, text
-from magnetar.spark.decoding.spans import Bytes, Flags, Ints, fixed, slices, varints
-from magnetar.spark.decoding.unreadable import UnreadableValueError
+from magnetar.spark.decoding.arrow_types import stored_type
+from magnetar.spark.decoding.byte_spans import Bytes, Flags, Ints, fixed, slices, varints
+from magnetar.spark.decoding.primitive_values import UnreadableValueError, data_of, edges, from_unscaled, has_room, text
 
 ITEMS_MAX: Final = 100_000
-"""Of one array or map; each is a step for the rows that have so many."""
+"""The limit of items in one array or map; each is a step for the rows that have it."""
 _WIDTHS: Final = {"boolean": 1, "float": 4, "double": 8}
 
 
 def read_avro(schema: Schema, values: pa.BinaryArray, wanted: Collection[str] | None = None) -> pa.Array:
-    """Values of `stored_type(schema)`; null where they are null. Bytes behind a value are ignored, as Avro does.
+    """Returns values of `stored_type(schema)`; null where they are null. Bytes after a value are ignored, as in Avro.
     `wanted`: the fields of a record to read; others are stepped over, and missing in the result."""
     present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     places = edges(values)
@@ -53,7 +51,7 @@ def read_avro(schema: Schema, values: pa.BinaryArray, wanted: Collection[str] | 
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where each row is in its value, and where that ends."""
+    """The place of each row in its value, and the value's end."""
 
     rows: Ints
     at: Ints
@@ -78,7 +76,7 @@ class _Reader:
         self._data = data
 
     def read_some(self, schema: RecordSchema, cursor: _Cursor, wanted: Collection[str]) -> pa.Array:
-        """These fields alone."""
+        """Reads these fields alone."""
         arrays: dict[str, pa.Array] = {}
         for field in schema.fields:
             if field.name in wanted:
@@ -88,7 +86,7 @@ class _Reader:
         return _struct(list(arrays), list(arrays.values()), len(cursor.rows))
 
     def read(self, schema: Schema, cursor: _Cursor) -> pa.Array:
-        """Of every row of the cursor, which is behind it afterwards."""
+        """Reads a value for every row of the cursor, and moves the cursor after it."""
         match schema:
             case RecordSchema():
                 arrays = [self.read(field.schema, cursor) for field in schema.fields]
@@ -110,7 +108,7 @@ class _Reader:
                 return self._primitive(schema, cursor)
 
     def skip(self, schema: Schema, cursor: _Cursor) -> None:
-        """As `read`, but nothing is made: only the cursor moves."""
+        """Moves the cursor as `read` does, and makes nothing."""
         match schema:
             case RecordSchema():
                 for field in schema.fields:
@@ -177,7 +175,7 @@ class _Reader:
 
     def _index(self, cursor: _Cursor, count: int) -> Ints:
         numbers = self._number(cursor)
-        cursor.refuse((numbers < 0) | (numbers >= count), f"it names a choice that is none of {count}")
+        cursor.refuse((numbers < 0) | (numbers >= count), f"it names a choice outside of {count}")
         return numbers
 
     def _span(self, cursor: _Cursor, length: Ints) -> pa.BinaryArray:
@@ -208,7 +206,8 @@ class _Reader:
         return pa.concat_arrays(arrays or [pa.nulls(0, kind)]).take(pa.array(order, mask=is_null))
 
     def _branches(self, schema: UnionSchema, cursor: _Cursor) -> Iterator[tuple[Schema, Ints, _Cursor]]:
-        """Each branch that rows have, the rows' numbers in the cursor, and a cursor of them, which it then follows."""
+        """Yields each branch that rows have, the rows' numbers in the cursor, and a cursor of them, which it then
+        follows."""
         numbers = self._index(cursor, len(schema.branches))
         for number in np.unique(numbers):
             which = np.flatnonzero(numbers == number)
@@ -217,7 +216,8 @@ class _Reader:
             cursor.at[which] = part.at
 
     def _items(self, item: Schema, cursor: _Cursor, *, with_names: bool) -> tuple[Ints, list[pa.Array]]:
-        """The rows' numbers in the cursor, once for each item, and the items: names first, if there are."""
+        """Returns the rows' numbers in the cursor, once for each item, and the items; with `with_names`, names
+        first."""
         owners: list[Ints] = [np.zeros(0, np.int64)]
         items: list[list[pa.Array]] = [[pa.array([], pa.string())], [pa.nulls(0, stored_type(item))]]
         for which, part in self._each_item(cursor):
@@ -231,8 +231,8 @@ class _Reader:
         return owner, [pa.concat_arrays(each).take(order) for each in wanted]
 
     def _each_item(self, cursor: _Cursor) -> Iterator[tuple[Ints, _Cursor]]:
-        """The first items of all rows, then the second ones: the rows that have one, and a cursor of them before it,
-        which the whole one then follows."""
+        """Yields the first items of all rows, then the second ones: the rows that have one, and a cursor of them before
+        it, which the whole one then follows."""
         waiting = np.arange(len(cursor.rows))
         steps = 0
         while len(waiting):
@@ -251,7 +251,7 @@ class _Reader:
     def _block_counts(self, cursor: _Cursor) -> Ints:
         counts = self._number(cursor)
         sized = np.flatnonzero(counts < 0)
-        if len(sized):  # The block's size in bytes follows, for those who skip it.
+        if len(sized):  # The block's size in bytes follows, for readers that skip it.
             part = cursor.subset(sized)
             self._number(part)
             cursor.at[sized] = part.at
@@ -281,7 +281,7 @@ def _decimals(found: pa.BinaryArray, kind: pa.DataType, cursor: _Cursor) -> pa.A
 
 
 def _spread(found: pa.Array, rows: Ints, count: int) -> pa.Array:
-    """The values at these rows, and null at others."""
+    """Returns the values at these rows, and null at others."""
     order = np.zeros(count, np.int64)
     order[rows] = np.arange(len(rows))
     missing = np.ones(count, np.bool_)

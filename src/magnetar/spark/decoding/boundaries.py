@@ -1,9 +1,9 @@
-"""Where the messages of a batch begin and end, found without parsing them.
+"""Finds where the messages of a batch begin and end, without parsing them.
 
-Uniform:   if every message has the size of the first one, all sizes are compared in a few numpy calls.
-Else:      a loop goes from message to message. Clients write a header's fields in order, so its size stands behind
-           properties and key, which are stepped over; a header that looks otherwise is parsed.
 Format:    (metadata_size u32 | SingleMessageMetadata | payload) …: wire/pulsar/batch.py
+Order:     if every message has the size of the first one, all sizes are compared in a few numpy calls. Otherwise a loop
+           steps from message to message. Clients write a header's fields in order, so its size comes after properties
+           and key, which are stepped over; an unusual header is parsed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from magnetar.wire.pulsar.frames import SIZE, SIZE_BYTES, Buffer
 PROPERTIES_TAG: Final = 0x0A
 KEY_TAG: Final = 0x12
 PAYLOAD_SIZE_TAG: Final = 0x18
-_LOOP_MESSAGES_MAX: Final = 12  # Up to here the loop is quicker than numpy's calls.
+_LOOP_MESSAGES_MAX: Final = 12  # Up to this number the loop is quicker than numpy's calls.
 _WORD_BYTES: Final = 8
 _CONTINUED: Final = 0x80
 _STEPPED_OVER: Final = (KEY_TAG, PROPERTIES_TAG)
@@ -31,7 +31,7 @@ Places: TypeAlias = "array[int]"
 
 
 class Shape(NamedTuple):
-    """Of messages that are all alike."""
+    """The sizes of messages that are all alike."""
 
     stride: int
     head: int
@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 
 def uniform(data: Buffer, offset: int, count: int) -> Shape | None:
-    """The shape of all messages; None if they are not alike, or too few to be worth the question."""
+    """Returns the shape of all messages; None if they are not alike, or too few for the check to pay."""
     if count <= _LOOP_MESSAGES_MAX:
         return None
     try:
@@ -60,12 +60,13 @@ def uniform(data: Buffer, offset: int, count: int) -> Shape | None:
     return shape
 
 
-class _UnusualHeader(Exception):  # noqa: N818  # It is no error, and does not leave this file.
-    """Its fields are not in order, or there are others: protobuf must read it."""
+class _UnusualHeader(Exception):  # noqa: N818  # It is not an error, and does not leave this file.
+    """The fields are not in order, or there are others: protobuf must read them."""
 
 
 def _sizes_in(data: Buffer, offset: int) -> tuple[int, list[tuple[int, int]]]:
-    """The payload's size, and which bytes of the header say sizes: their place in the message, and how many."""
+    """Returns the payload's size, and the bytes of the header with sizes: their place in the message, and their
+    number."""
     if data[offset + SIZE_BYTES] == PAYLOAD_SIZE_TAG:  # No key, no properties: one piece.
         size, end = _varint(data, offset + SIZE_BYTES + 1)
         width = end - offset
@@ -95,12 +96,12 @@ def _varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def scan(data: Buffer, offset: int, count: int) -> tuple[Places, Places]:
-    """Where each message begins, and one more: where the last one ends; and where each one's payload begins.
-    MalformedEntryError if they are not there."""
+    """Returns the beginning of each message, and the end of the last one; and the beginning of each payload. Raises
+    MalformedEntryError if they are missing."""
     try:
         try:
             begins, values = _scan_usual(data, offset, count)
-        except struct.error:  # The last message may be shorter than what is looked at.
+        except struct.error:  # The last message may be shorter than the bytes that are looked at.
             begins, values = _scan_usual(bytes(data) + bytes(_USUAL_HEAD.size), offset, count)
     except (struct.error, _UnusualHeader):
         return _scan_slowly(data, offset, count)
@@ -139,7 +140,7 @@ def _scan_usual(data: Buffer, offset: int, count: int) -> tuple[Places, Places]:
 
 
 def _scan_slowly(data: Buffer, offset: int, count: int) -> tuple[Places, Places]:
-    """The same by protobuf, which knows every case and says what is wrong."""
+    """Scans with protobuf, which knows every case and explains errors."""
     begins, values = array("q", (offset,)), array("q")
     position = offset
     for message in messages_of_batch(memoryview(data)[offset:], count):

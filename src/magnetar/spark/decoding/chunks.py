@@ -1,11 +1,11 @@
-"""Large messages that were sent in chunks, joined; also if only the last chunk is in the split that is read.
+"""Joins large messages that were sent in chunks, also if only the last chunk is in the split that is read.
 
-Owner:     a message belongs to the split that has its last chunk. Chunks whose last one does not come are dropped
-           without a word, and a split that begins in the middle of a message looks back for its first chunks.
-Repeated:  a producer that reconnects may send chunks again. One that is here already is passed over; a last chunk that
-           comes again after its message was complete makes no second message.
-Missing:   chunks before the topic's beginning were taken by retention: the message is skipped and counted, as Pulsar's
-           consumers do. Missing ones in the middle of the topic are a loss.
+Invariant: a message belongs to the split that has its last chunk. Chunks whose last one does not come are dropped
+           silently, and a split that begins in the middle of a message looks back for its first chunks.
+Order:     a producer that reconnects may send chunks again. A repeated chunk is ignored; a last chunk that comes again
+           after its message was complete makes no second message.
+Failure:   chunks before the topic's beginning were removed by retention: the message is skipped and counted, as in
+           Pulsar's consumers. Missing chunks in the middle of the topic are a loss.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 log = logging.getLogger(__name__)
 
 INCOMPLETE_MAX: Final = 100
-"""Messages of which some chunks are here; the oldest is given up, and found again by looking back."""
+"""The limit of incomplete messages; the oldest is given up, and found again by looking back."""
 INCOMPLETE_BYTES_MAX: Final = 256 * 2**20
 LOOK_BACK_ENTRIES_MAX: Final = 100_000
-"""How far chunks of one message may lie apart: they are sent one behind the other, others' messages come between."""
+"""The limit of entries between chunks of one message: they are sent in a row, with others' messages in between."""
 MESSAGE_BYTES_MAX: Final = 1 << 30
 
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 class _Missing(enum.Enum):
     TRIMMED = "retention took its first chunks"
     REPEATED = "it was complete before"
-    LOST = "not all of its chunks are there"
+    LOST = "not all of its chunks exist"
 
 
 def is_chunk(metadata: MessageMetadata) -> bool:
@@ -51,7 +51,7 @@ def is_chunk(metadata: MessageMetadata) -> bool:
 
 
 class ChunkJoiner:
-    """Of one split."""
+    """Joins the chunks of one split."""
 
     def __init__(self, entries_before: EntriesBefore | None, *, fail_on_data_loss: bool) -> None:
         self._entries_before = entries_before
@@ -59,10 +59,10 @@ class ChunkJoiner:
         self._incomplete: OrderedDict[tuple[str, str], list[Buffer]] = OrderedDict()
         self._kept_bytes = 0
         self.incomplete_messages = 0
-        """Whose last chunk came, and others did not."""
+        """Messages whose last chunk came, and others did not."""
 
     def add(self, place: Place, metadata: MessageMetadata, payload: Buffer) -> list[Buffer] | None:
-        """The payloads of all chunks if this is the last one, and they are there. DataLossError if they are lost."""
+        """Returns the payloads of all chunks if this is the last one. Raises DataLossError if chunks are lost."""
         name = (place.topic, metadata.uuid)
         number = metadata.chunk_id
         parts = self._parts(name, number)
@@ -75,7 +75,7 @@ class ChunkJoiner:
             self._give_up_oldest()
             return None
         if parts is not None and number > len(parts):
-            self._drop(name)  # One before it is missing, here at least.
+            self._drop(name)  # A chunk before it is missing, at least in this split.
             parts = None
         return self._look_back(place, metadata, payload) if is_last and parts is None else None
 
@@ -110,7 +110,7 @@ class ChunkJoiner:
                 "topic; failOnDataLoss=false skips such messages"
             )
         self.incomplete_messages += 1
-        log.warning("%s: a message of %d chunks is left out: %s", place, last.num_chunks_from_msg, found.value)
+        log.warning("%s: a message of %d chunks is skipped: %s", place, last.num_chunks_from_msg, found.value)
         return None
 
     def _before(self, place: Place, last: MessageMetadata) -> list[Buffer] | _Missing:
@@ -124,7 +124,7 @@ class ChunkJoiner:
                 return _Missing.LOST
             chunk = _chunk_of(place.topic, entry, last.uuid)
             if chunk is None or expected < chunk[0] < last.chunk_id:
-                continue  # Another message's, or one that was sent twice.
+                continue  # It belongs to another message, or was sent twice.
             number, payload = chunk
             if number != expected:
                 return _Missing.REPEATED if number == last.chunk_id else _Missing.LOST

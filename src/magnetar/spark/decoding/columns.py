@@ -1,8 +1,14 @@
 """The columns that a topic can be read as, with their types in Arrow's and in Spark's words.
 
-Raw:       the fixed columns of `RAW`; `properties` only if headers are wanted.
-Typed:     the topic's schema first, then the same columns without `value`, their names with `__` before them.
-Types:     those that Spark accepts from `read()`: timestamps in µs of UTC, plain strings, every field nullable.
+Format:    raw: the fixed columns of `RAW`; `properties` only if headers are wanted.
+           typed: the topic's schema first (the fields of a record, `key` and `value` of a pair, otherwise one column
+           `value`), then the raw columns without `value`, with `__` before their names.
+           Types are those that Spark accepts from `read()`: timestamps in µs of UTC, plain strings, every field
+           nullable. DATE, TIME and TIMESTAMP are all milliseconds since 1970, as clients write them: TIMESTAMP. INSTANT
+           is cut to µs. LOCAL_TIME is BIGINT, nanoseconds of the day; LOCAL_DATE is DATE; LOCAL_DATE_TIME is
+           TIMESTAMP_NTZ. PROTOBUF and PROTOBUF_NATIVE stay BINARY: decode them with Spark's `from_protobuf` and the
+           descriptor.
+Read next: arrow_types.py, for records
 """
 
 from __future__ import annotations
@@ -12,13 +18,50 @@ from typing import Final
 
 import pyarrow as pa
 
-from magnetar.broker.schemas.data import SchemaData
-from magnetar.config.suggest import nearest
-from magnetar.errors import ConfigError
-from magnetar.spark.decoding.arrow_types import PROPERTIES_TYPE, TIMESTAMP, ddl_of, quoted
-from magnetar.spark.decoding.topic_schema import typed_fields
+from magnetar.config.load import nearest
+from magnetar.errors import ConfigError, InvalidSchemaError
+from magnetar.schemas.avro.schema import RecordSchema
+from magnetar.schemas.data import SchemaData, SchemaType
+from magnetar.schemas.validation import parsed, split_key_value
+from magnetar.spark.decoding.arrow_types import (
+    LOCAL_TIMESTAMP,
+    PROPERTIES_TYPE,
+    TIMESTAMP,
+    arrow_type,
+    ddl_of,
+    quoted,
+    record_fields,
+)
+
+PRIMITIVE_TYPES: Final[dict[SchemaType, pa.DataType]] = {
+    SchemaType.NONE: pa.binary(),
+    SchemaType.BYTES: pa.binary(),
+    SchemaType.STRING: pa.string(),
+    SchemaType.BOOLEAN: pa.bool_(),
+    SchemaType.INT8: pa.int8(),
+    SchemaType.INT16: pa.int16(),
+    SchemaType.INT32: pa.int32(),
+    SchemaType.INT64: pa.int64(),
+    SchemaType.FLOAT: pa.float32(),
+    SchemaType.DOUBLE: pa.float64(),
+    SchemaType.DATE: TIMESTAMP,
+    SchemaType.TIME: TIMESTAMP,
+    SchemaType.TIMESTAMP: TIMESTAMP,
+    SchemaType.INSTANT: TIMESTAMP,
+    SchemaType.LOCAL_DATE: pa.date32(),
+    SchemaType.LOCAL_TIME: pa.int64(),
+    SchemaType.LOCAL_DATE_TIME: LOCAL_TIMESTAMP,
+    SchemaType.PROTOBUF: pa.binary(),
+    SchemaType.PROTOBUF_NATIVE: pa.binary(),
+    SchemaType.EXTERNAL: pa.binary(),
+}
+KEY: Final = "key"
+VALUE: Final = "value"
+
 
 META_PREFIX: Final = "__"
+
+
 FIELD: Final = "field"
 
 
@@ -27,7 +70,7 @@ class Column:
     name: str
     type: pa.DataType
     source: str
-    """What it is filled with: a name of `RAW`, or `FIELD`: the topic's schema has it under this name."""
+    """The source of its values: a name of `RAW`, or `FIELD`: a field of this name in the topic's schema."""
 
     @property
     def ddl(self) -> str:
@@ -55,11 +98,11 @@ RAW: Final[tuple[Column, ...]] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a decoder puts out, in this order. Values that can be pickled."""
+    """The output of a decoder, in this order. Values that can be pickled."""
 
     columns: tuple[Column, ...]
     topic_schema: SchemaData | None = None
-    """What the typed columns are made by; None: there are none."""
+    """The schema of the typed columns; None: there are none."""
 
     @property
     def names(self) -> list[str]:
@@ -71,11 +114,12 @@ class Columns:
 
     @property
     def ddl(self) -> str:
-        """For `DataSource.schema()`."""
+        """Returns the columns for `DataSource.schema()`."""
         return ", ".join(column.ddl for column in self.columns)
 
     def select(self, wanted: pa.Schema) -> Columns:
-        """Only what the user's `.schema(…)` names, in its order: names must exist, types must be the same."""
+        """Selects the columns that the user's `.schema(…)` names, in its order: names must exist, types must be the
+        same."""
         known = {column.name: column for column in self.columns}
         chosen: list[Column] = []
         for field in wanted:
@@ -83,7 +127,7 @@ class Columns:
             if column is None:
                 hint = nearest(field.name, list(known))
                 raise ConfigError(
-                    f"there is no column {field.name!r} to read, did you mean {hint!r}? There are: {self.ddl}"
+                    f"there is no column {field.name!r} to read, did you mean {hint!r}? The columns are: {self.ddl}"
                 )
             if column.type != field.type:
                 raise ConfigError(
@@ -99,7 +143,7 @@ def raw_columns(*, include_headers: bool) -> Columns:
 
 
 def topic_columns(schema: SchemaData, *, include_headers: bool) -> Columns:
-    """InvalidSchemaError names the part that has no type in Spark."""
+    """Returns the typed columns. InvalidSchemaError names the part without a type in Spark."""
     fields = tuple(Column(name, kind, FIELD) for name, kind in typed_fields(schema))
     metadata = tuple(
         Column(META_PREFIX + column.name, column.type, column.source)
@@ -114,3 +158,28 @@ def topic_columns(schema: SchemaData, *, include_headers: bool) -> Columns:
                 "read it with valueSchema=raw"
             )
     return Columns(fields + metadata, schema)
+
+
+def typed_fields(schema: SchemaData) -> list[tuple[str, pa.DataType]]:
+    """Returns names and types of the columns. InvalidSchemaError names the part without a type."""
+    if schema.type is SchemaType.KEY_VALUE:
+        key, value = split_key_value(schema)
+        return [(KEY, whole_type(key)), (VALUE, whole_type(value))]
+    if is_record(schema):
+        return record_fields(parsed(schema))
+    return [(VALUE, whole_type(schema))]
+
+
+def is_record(schema: SchemaData) -> bool:
+    """Reports whether its fields are columns of their own."""
+    return schema.type in (SchemaType.AVRO, SchemaType.JSON) and isinstance(parsed(schema), RecordSchema)
+
+
+def whole_type(schema: SchemaData) -> pa.DataType:
+    """Returns the type of one value in one column."""
+    if schema.type in (SchemaType.AVRO, SchemaType.JSON):
+        return arrow_type(parsed(schema))
+    kind = PRIMITIVE_TYPES.get(schema.type)
+    if kind is None:
+        raise InvalidSchemaError(f"messages of schema type {schema.type.name} have no columns: use valueSchema=raw")
+    return kind

@@ -1,10 +1,11 @@
 """EntryDecoder: runs of stored entries in, Arrow record batches out.
 
-Per entry: checksum, metadata, decompression, the place of each message (boundaries.py); all else happens once for
-           thousands of rows, when a batch is made.
-Left out:  markers of brokers and transactions, messages that compaction took out, messages outside the ranges.
-Index:     an entry carries that of its last message; those that carry none are counted from the run's first.
-Read next: rows.py, headers.py, fixed_columns.py, typed_columns.py; chunks.py
+Order:     for each entry: checksum, metadata, decompression, the place of each message (boundaries.py); all other work
+           happens once for thousands of rows, when a batch is made.
+Invariant: markers of brokers and transactions, messages that compaction removed, and messages outside the ranges are
+           left out. An entry carries the index of its last message; entries without one are counted from the run's
+           first.
+Read next: row_buffer.py, headers.py, fixed_columns.py, typed_columns.py; chunks.py
 """
 
 from __future__ import annotations
@@ -21,18 +22,17 @@ from magnetar.spark.decoding.columns import FIELD, Columns
 from magnetar.spark.decoding.fixed_columns import raw_column
 from magnetar.spark.decoding.headers import settle, table_for
 from magnetar.spark.decoding.options import DecodeOptions
-from magnetar.spark.decoding.pending import PendingRows
-from magnetar.spark.decoding.rows import Part
+from magnetar.spark.decoding.row_buffer import Part, PendingRows
 from magnetar.spark.decoding.runs import EntryRun
 from magnetar.spark.decoding.typed_columns import TypedColumns
-from magnetar.wire.pulsar.compression import decompress
+from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry, verify_checksum
 from magnetar.wire.pulsar.frames import Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, MessageMetadata
 from magnetar.wire.pulsar.text import text_of
 
 _PAYLOAD_BYTES_MAX: Final = 128 * 2**20
-"""Of an entry when decompressed: brokers limit what is sent, not what comes out of it."""
+"""The limit of an entry when decompressed: brokers limit its stored size only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,12 @@ class DecodeStatistics:
     markers: int
     """Entries of the broker's own that no reader gets."""
     incomplete_chunked: int
-    """Chunked messages of which some chunks are not there any more."""
+    """Chunked messages of which some chunks no longer exist."""
 
 
 class EntryDecoder:
-    """For one split. Raises MalformedEntryError, EncryptedMessageError, DataLossError, SchemaError, with the place."""
+    """Decodes one split. Its MalformedEntryError, EncryptedMessageError, DataLossError and SchemaError name the
+    place."""
 
     def __init__(self, columns: Columns, options: DecodeOptions) -> None:
         self._columns = columns
@@ -60,7 +61,7 @@ class EntryDecoder:
         self._entries = self._rows = self._markers = 0
 
     def feed(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """Batches that are full. Runs come in the order of the topic."""
+        """Yields full batches. Runs come in the order of the topic."""
         next_index = run.first_index
         rows_max, bytes_max = self._options.rows_max, self._options.bytes_max
         for number, data in enumerate(run.entries):
@@ -70,7 +71,7 @@ class EntryDecoder:
                 yield from self._batches()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left. Messages of which the last chunk did not come belong to the split that has it."""
+        """Yields the rest. Messages of which the last chunk did not come belong to the split that has it."""
         yield from self._batches()
 
     def statistics(self) -> DecodeStatistics:
@@ -79,7 +80,7 @@ class EntryDecoder:
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def _open(self, run: EntryRun, number: int, place: Place, data: Buffer, next_index: int) -> int:
-        """The index of the message behind this entry's last one."""
+        """Returns the index of the message after this entry's last one."""
         self._entries += 1
         try:
             head = parse_entry(data)
@@ -90,7 +91,8 @@ class EntryDecoder:
             self._add(run, number, place, data, head, first)
         except MalformedEntryError as error:
             raise MalformedEntryError(
-                f"{place} is damaged: {error}; `magnetar pipeline scrub` finds out whether a replica is better"
+                f"{place} is damaged: {error}; run `magnetar pipeline scrub` to find out whether another replica "
+                "is intact"
             ) from error
         return first + count
 
@@ -127,7 +129,7 @@ class EntryDecoder:
     def _wanted(
         self, run: EntryRun, number: int, metadata: MessageMetadata, first_index: int, count: int
     ) -> tuple[int, int]:
-        """From which message of the entry to which one."""
+        """Returns the first wanted message of the entry and the end."""
         options = self._options
         low, high = 0, count
         if number == 0:
@@ -145,14 +147,14 @@ class EntryDecoder:
     def _check_encrypted(self, place: Place) -> None:
         if self._options.encrypted != "raw":
             raise EncryptedMessageError(
-                f"{place} is encrypted, and Spark has no key for it; encrypted=raw hands its value out as it is"
+                f"{place} is encrypted, and Spark has no key for it; with encrypted=raw its value is returned as it is"
             )
 
     def _add_single(self, part: Part, place: Place, data: Buffer, head: EntryHead, *, is_opaque: bool) -> None:
         metadata = head.metadata
         stored = memoryview(data)[head.payload_offset :]
         if is_opaque:
-            self._pending.add_single(part, metadata, stored)  # A chunk too: each is encrypted by itself.
+            self._pending.add_single(part, metadata, stored)  # Also for a chunk: each is encrypted by itself.
         elif is_chunk(metadata):
             parts = self._chunks.add(place, metadata, stored)
             if parts is not None:
@@ -181,7 +183,7 @@ class EntryDecoder:
 
 
 def _payload(data: Buffer, head: EntryHead) -> tuple[Buffer, int]:
-    """A buffer, and where the payload begins in it, uncompressed."""
+    """Returns a buffer, and the place of the uncompressed payload in it."""
     if head.metadata.compression == NONE:
         return data, head.payload_offset
     return _decompressed(head.metadata, memoryview(data)[head.payload_offset :], _PAYLOAD_BYTES_MAX), 0

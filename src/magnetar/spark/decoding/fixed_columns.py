@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.spark.decoding.arrow_types import TIMESTAMP
-from magnetar.spark.decoding.headers import Settled, keys, null_values, sequence_ids
-from magnetar.spark.decoding.properties import properties
-from magnetar.spark.decoding.rows import Part
-from magnetar.spark.decoding.spans import Bytes, Ints
+from magnetar.spark.decoding.byte_spans import Bytes, Ints
+from magnetar.spark.decoding.headers import Settled, keys, null_values, properties, sequence_ids
+from magnetar.spark.decoding.row_buffer import Part
 
 _US_PER_MS: Final = 1000
 _NUMBERS_KEPT: Final = 2000
@@ -21,7 +20,7 @@ _REPEATED_STEP: Final = 4096
 
 
 def _grid(texts: list[str]) -> Bytes:
-    """A row of bytes for each, with zeros behind it."""
+    """Returns a row of bytes for each, filled with zeros."""
     padded = np.array([text.encode() for text in texts])
     return padded.view(np.uint8).reshape(len(texts), padded.itemsize)
 
@@ -61,7 +60,7 @@ def _repeated_text(settled: Settled, text: Callable[[Part], str]) -> pa.Array:
 
 @lru_cache(maxsize=64)
 def _repeated(text: str, steps: int) -> pa.Array:
-    """Kept, as one batch follows another with the same names."""
+    """Is cached, as one batch follows another with the same names."""
     return pa.repeat(pa.scalar(text, pa.string()), steps * _REPEATED_STEP)
 
 
@@ -93,7 +92,7 @@ def _redelivery_count(settled: Settled) -> pa.Array:
 
 
 def _message_id(settled: Settled) -> pa.Array:
-    """Both parts of each text are laid side by side in a grid, of which everything but the padding is taken."""
+    """Puts both parts of each text side by side in a grid, of which everything but the padding is taken."""
     rows = settled.rows
     batch = _of_parts(settled, lambda part: part.first_batch_index) + rows.ordinal
     entries = _grid([f"{part.ledger_id}:{part.entry_id}:{part.partition}:" for part in rows.parts])

@@ -1,25 +1,40 @@
-"""What the headers of many messages say, for the columns that are wanted.
+"""Reads the headers of many messages for the wanted columns, and their properties as one Arrow array of maps.
 
-Left out:  messages that compaction took out of their batch.
-Null:      a key that is not there, or that the producer says is null; an event time of 0.
-Key:       as bytes; one that stands there in base64, because it is not text, is decoded.
+Invariant: messages that compaction removed from their batch are left out. Null is a missing key, a key that the
+           producer marks as null, and an event time of 0. A key is bytes; one that is in base64, because it is not
+           text, is decoded. A property that comes twice counts once, with its last value, as in Pulsar's Java client.
+           Bytes that are not UTF-8 become replacement characters: Spark's strings must be UTF-8.
 """
 
 from __future__ import annotations
 
 import binascii
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from magnetar.spark.decoding.fields import IGNORED, NUMBER, REPEATED, SPAN, ParsedFields, Table, parse_fields
-from magnetar.spark.decoding.rows import Rows
-from magnetar.spark.decoding.spans import Flags, Ints, slices
+from magnetar.spark.decoding.arrow_types import PROPERTIES_TYPE
+from magnetar.spark.decoding.byte_spans import (
+    IGNORED,
+    NUMBER,
+    REPEATED,
+    SPAN,
+    Flags,
+    Ints,
+    ParsedFields,
+    Table,
+    parse_fields,
+    slices,
+)
+from magnetar.spark.decoding.row_buffer import Rows
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import KeyValue
+from magnetar.wire.pulsar.text import text_of
 
-_HEADER_BYTES_MIN: Final = 2  # The payload's size must be there.
-_ALWAYS: Final = {  # SingleMessageMetadata, as pulsar_api.proto has it.
+_HEADER_BYTES_MIN: Final = 2  # The payload's size must exist.
+_ALWAYS: Final = {  # The fields of SingleMessageMetadata, as in pulsar_api.proto.
     0x18: ("payload_size", IGNORED),
     0x20: ("compacted_out", NUMBER),
     0x3A: ("ordering_key", IGNORED),
@@ -33,13 +48,10 @@ _BY_COLUMN: Final = {
 }
 
 
-def table_for(sources: Collection[str]) -> Table:
-    """Only fields that these columns need are kept."""
-    table: dict[int, tuple[str, int]] = dict(_ALWAYS)
-    for column, fields in _BY_COLUMN.items():
-        for tag, (name, kind) in fields.items():
-            table[tag] = name, kind if column in sources else IGNORED
-    return table
+_COMPARED_MAX: Final = 100
+
+
+_TABLE: Final[Table] = {0x0A: ("name", SPAN), 0x12: ("text", SPAN)}
 
 
 class Settled(NamedTuple):
@@ -48,8 +60,17 @@ class Settled(NamedTuple):
     headers: ParsedFields
 
 
+def table_for(sources: Collection[str]) -> Table:
+    """Returns the table of the fields that these columns need."""
+    table: dict[int, tuple[str, int]] = dict(_ALWAYS)
+    for column, fields in _BY_COLUMN.items():
+        for tag, (name, kind) in fields.items():
+            table[tag] = name, kind if column in sources else IGNORED
+    return table
+
+
 def settle(rows: Rows, table: Table) -> Settled:
-    """MalformedEntryError names the message whose header is none."""
+    """Parses the headers; MalformedEntryError names the message with an invalid header."""
     headers = _parse(rows, table)
     if headers.odd:
         rows = rows.rewritten(headers.odd)
@@ -71,7 +92,7 @@ def _parse(rows: Rows, table: Table) -> ParsedFields:
 
 
 def flag(headers: ParsedFields, name: str) -> Flags | None:
-    """None: no row has it."""
+    """Returns None if no row has the flag."""
     numbers = headers.numbers.get(name)
     return None if numbers is None or not numbers.any() else numbers != 0
 
@@ -81,7 +102,7 @@ def null_values(headers: ParsedFields) -> Flags | None:
 
 
 def sequence_ids(settled: Settled) -> Ints:
-    """A message without one of its own has the entry's, as Pulsar's Java client says."""
+    """Returns the ids; a message without one has the entry's, as in Pulsar's Java client."""
     rows, headers = settled
     present = headers.present.get("sequence_id")
     if present is not None and present.all():
@@ -115,4 +136,76 @@ def _decoded(key: bytes) -> bytes:
     try:
         return binascii.a2b_base64(key, strict_mode=True)
     except binascii.Error:
-        return key  # Not what it says: better what is there than nothing.
+        return key  # It is not base64: the bytes as they are are better than nothing.
+
+
+def properties(settled: Settled) -> pa.MapArray:
+    found = settled.headers.repeated.get("properties", [])
+    rows = len(settled.rows)
+    owner, start, end = _in_order(found, rows)
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(np.bincount(owner, minlength=rows), out=offsets[1:])
+    names, texts = _pairs(settled, start, end)
+    if _has_repeated(owner, names):
+        return _deduplicated(offsets.tolist(), names, texts)
+    return pa.MapArray.from_arrays(pa.array(offsets), names, texts, type=PROPERTIES_TYPE)
+
+
+def _in_order(found: list[tuple[Ints, Ints, Ints]], rows: int) -> tuple[Ints, Ints, Ints]:
+    """Returns row, start and end of each, by row; within a row in the order of the occurrences."""
+    if not found:
+        nothing = np.zeros(0, np.int64)
+        return nothing, nothing, nothing
+    if all(len(owner) == rows for owner, _, _ in found):  # Each row has the same number: no sorting.
+        owner, start, end = (np.stack([each[part] for each in found], axis=1).ravel() for part in range(3))
+        return owner, start, end
+    owner, start, end = (np.concatenate([each[part] for each in found]) for part in range(3))
+    order = np.argsort(owner, kind="stable")
+    return owner[order], start[order], end[order]
+
+
+def _pairs(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
+    pairs = parse_fields(settled.rows.headers.data, start, end, _TABLE)
+    if pairs.odd or not all(_all(pairs, name) for name in ("name", "text")):
+        return _parsed_slowly(settled, start, end)
+    buffer = settled.rows.header_buffer
+    return _strings(slices(buffer, *pairs.spans["name"])), _strings(slices(buffer, *pairs.spans["text"]))
+
+
+def _all(pairs: ParsedFields, name: str) -> bool:
+    flags: Flags | None = pairs.present.get(name)
+    return flags is not None and bool(flags.all())
+
+
+def _parsed_slowly(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
+    data = settled.rows.headers.data
+    pairs = [KeyValue.FromString(data[a:b].tobytes()) for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+    names, texts = [text_of(pair.key) for pair in pairs], [text_of(pair.value) for pair in pairs]
+    return pa.array(names, pa.string()), pa.array(texts, pa.string())
+
+
+def _strings(found: pa.BinaryArray) -> pa.StringArray:
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode(errors="replace") for each in found.to_pylist()], pa.string())
+
+
+def _has_repeated(owner: Ints, names: pa.StringArray) -> bool:
+    """Reports whether a row has a name twice: each is compared with those one, two, … places before it."""
+    codes = None
+    for distance in range(1, min(len(owner), _COMPARED_MAX)):
+        is_same_row = owner[distance:] == owner[:-distance]
+        if not is_same_row.any():
+            return False
+        if codes is None:
+            codes = names.dictionary_encode().indices.to_numpy()
+        if (is_same_row & (codes[distance:] == codes[:-distance])).any():
+            return True
+    return len(owner) >= _COMPARED_MAX  # Some row has very many: they are checked one by one.
+
+
+def _deduplicated(offsets: list[int], names: pa.StringArray, texts: pa.StringArray) -> pa.MapArray:
+    pairs = list(zip(names.to_pylist(), texts.to_pylist(), strict=True))
+    maps = [list(dict(pairs[a:b]).items()) for a, b in pairwise(offsets)]
+    return pa.array(maps, PROPERTIES_TYPE)

@@ -1,12 +1,12 @@
-"""JSON values into Arrow: by Arrow's own reader where it can, else by Python's.
+"""Reads JSON values into Arrow: by Arrow's own reader where it can, otherwise by Python's.
 
-Fast:      values that all begin with a brace are joined to lines and read at once; line breaks inside a value are only
-           ever white space. Fields that the schema does not have are ignored, missing ones are null.
-Slow:      bytes, maps and decimals, which Arrow reads from other forms, and whatever the fast way refuses: that gives
-           either the value or an error with its row.
-Bytes:     Java's clients write base64, Python's write text: what is not base64 is taken as text.
-Decimals:  are read from their text, never through a float, which has 16 digits.
-Floats:    what is no number in JSON is a string, as the sink and Java's clients write it: "NaN", "Infinity".
+Order:     fast: values that all begin with a brace are joined to lines and read at once; line breaks inside a value are
+           only ever white space. Fields that the schema lacks are ignored, missing ones are null.
+           slow: bytes, maps and decimals, which Arrow reads from other forms, and everything that the fast reader
+           refuses: the result is the value or an error with its row.
+Format:    Java's clients write bytes as base64, Python's as text: if it is not base64, it is taken as text. Decimals
+           are read from their text, never through a float, which has 16 digits. Floats that are not numbers in JSON are
+           strings, as the sink and Java's clients write them: "NaN", "Infinity".
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from magnetar.spark.decoding.decimals import rounded
-from magnetar.spark.decoding.primitive_values import data_of, edges
-from magnetar.spark.decoding.unreadable import UnreadableValueError
+from magnetar.spark.decoding.primitive_values import UnreadableValueError, data_of, edges, rounded
 
 _BRACE: Final = ord("{")
 _LINE_BREAKS: Final = (ord("\n"), ord("\r"))
@@ -32,11 +30,11 @@ _NOT_FAST: Final = (pa.types.is_binary, pa.types.is_map, pa.types.is_decimal)
 _EXACT: Final = json.JSONDecoder(parse_float=decimal.Decimal)
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError)
-"""What Arrow raises for values that are not of the type; the last one for half of a surrogate pair."""
+"""Arrow's errors for values that are not of the type; the last one for half of a surrogate pair."""
 
 
 def read_json(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Values of `kind`, which has timestamps in the unit that they are written in; null where they are null."""
+    """Returns values of `kind`, which has timestamps in the unit that they are written in; null where they are null."""
     if pa.types.is_struct(kind) and kind.num_fields and _is_plain(kind):
         found = _read_fast(values, kind)
         if found is not None:
@@ -53,7 +51,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _numeric(kind: pa.DataType) -> pa.DataType:
-    """Times are numbers in JSON."""
+    """Returns the type with numbers for times, as JSON has them."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _numeric(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -91,7 +89,7 @@ def _read_fast(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array | None:
 
 
 def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
-    """One value a line; None if one does not begin with a brace, so that it might be none or several."""
+    """Returns one value a line; None if one does not begin with a brace, so that its lines are unclear."""
     places = edges(values)
     data = data_of(values)[places[0] : places[-1]].copy()
     if not data.size or (np.diff(places) == 0).any() or (data[places[:-1] - places[0]] != _BRACE).any():
@@ -121,7 +119,8 @@ def _read_slowly(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
 
 
 def _parse_exactly(value: bytes) -> Any:
-    """As `json.loads`, with decimals for floats: it would make a decoder for every value, which takes as long again."""
+    """As `json.loads`, with decimals for floats: that would make a decoder for every value, which takes twice the
+    time."""
     return _EXACT.decode(value.decode(json.detect_encoding(value), "surrogatepass"))
 
 
@@ -144,12 +143,12 @@ def _find_culprit(found: list[Any], kind: pa.DataType) -> pa.Array:
 
 def _unreadable(row: int, error: Exception) -> UnreadableValueError:
     what = str(error) if not isinstance(error, decimal.DecimalException) else "it has a number beyond all bounds"
-    printable = what.encode("utf-8", "backslashreplace").decode()  # It may have parts of the value in it.
+    printable = what.encode("utf-8", "backslashreplace").decode()  # It may contain parts of the value.
     return UnreadableValueError(row, f"it is not JSON of the topic's schema: {printable}")
 
 
 def _taken(value: Any, kind: pa.DataType, where: str) -> Any:
-    """As Arrow takes it for the type. ValueError says what does not fit, and where."""
+    """Returns the value as Arrow takes it for the type. ValueError names the misfit and its place."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -211,4 +210,4 @@ def _misfit(value: Any, kind: pa.DataType, where: str) -> ValueError:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, default=float)  # Where there are decimals, every number with a point was read as one.
+    return json.dumps(value, default=float)  # With decimals, every number with a point was read as one.

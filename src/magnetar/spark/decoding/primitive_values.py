@@ -1,7 +1,13 @@
-"""Values of primitive schemas: fixed numbers, big-endian, of many messages at once."""
+"""Reads values of primitive schemas, many messages at once: fixed numbers, big-endian, and decimals.
+
+Limits:    decimals of as many digits as a column has: Python's usual context has 28, and Spark's columns have up to 38.
+Failure:   a value that does not match its schema is raised with its row; the caller adds the message's id.
+"""
 
 from __future__ import annotations
 
+import decimal
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,10 +15,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from magnetar.broker.schemas.data import SchemaType
+from magnetar.schemas.data import SchemaType
 from magnetar.spark.decoding.arrow_types import LOCAL_TIMESTAMP, TIMESTAMP
-from magnetar.spark.decoding.spans import Ints
-from magnetar.spark.decoding.unreadable import UnreadableValueError
+from magnetar.spark.decoding.byte_spans import Ints
+
+_ROOMY: Final = decimal.Context(prec=76)
+"""More digits than any column, so that a number that does not fit is found to be too long."""
+
+
+class UnreadableValueError(Exception):
+    """Does not leave decoding/: typed_columns.py turns it into a MalformedEntryError that names the message."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
 
 _NUMBERS: Final = {
     SchemaType.INT8: ">i1",
@@ -35,7 +53,7 @@ Reader = Callable[[pa.BinaryArray], pa.Array]
 
 
 def primitive_reader(kind: SchemaType) -> Reader:
-    """For any schema that is no record: what it does not know stays bytes."""
+    """Returns the reader for any schema that is not a record; unknown types stay bytes."""
     if kind in _NUMBERS:
         return lambda values: _filled(values, _fixed(values, _NUMBERS[kind]))
     if kind in _MILLISECONDS:
@@ -48,7 +66,7 @@ def _as_it_is(values: pa.BinaryArray) -> pa.Array:
 
 
 def text(values: pa.BinaryArray) -> pa.Array:
-    """What is not UTF-8 becomes replacement characters, as in Pulsar's Java client."""
+    """Replaces bytes that are not UTF-8 by replacement characters, as in Pulsar's Java client."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -84,7 +102,7 @@ _OTHERS: Final[dict[SchemaType, Reader]] = {
 
 
 def edges(values: pa.BinaryArray) -> Ints:
-    """Where each value begins in the array's data, and where the last one ends."""
+    """Returns the beginning of each value in the array's data, and the end of the last one."""
     offsets = np.frombuffer(values.buffers()[1], np.int32)
     return offsets[values.offset : values.offset + len(values) + 1].astype(np.int64)
 
@@ -95,7 +113,7 @@ def data_of(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:
 
 
 def _fixed(values: pa.BinaryArray, kind: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """Of the values that are not null, as they follow one another."""
+    """Returns the values that are not null, in their order."""
     width = np.dtype(kind).itemsize
     places = edges(values)
     lengths = np.diff(places)
@@ -110,10 +128,33 @@ def _fixed(values: pa.BinaryArray, kind: str | np.dtype[Any]) -> npt.NDArray[Any
 
 
 def _filled(values: pa.BinaryArray, numbers: npt.NDArray[Any]) -> pa.Array:
-    """With nulls where the values have them."""
+    """Returns the numbers with nulls where the values have them."""
     if not values.null_count:
         return pa.array(numbers)
     is_null = values.is_null().to_numpy(zero_copy_only=False)
     everywhere = np.zeros(len(values), numbers.dtype)
     everywhere[~is_null] = numbers
     return pa.array(everywhere, mask=is_null)
+
+
+def from_unscaled(value: bytes, kind: pa.DataType) -> decimal.Decimal:
+    """Returns a decimal from Avro's form: the number without its point, big-endian. It may have more digits than
+    `kind`."""
+    return decimal.Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-kind.scale, _ROOMY)
+
+
+def has_room(kind: pa.DataType, number: decimal.Decimal) -> bool:
+    """Reports room for a number of the type's scale."""
+    return bool(number.adjusted() < kind.precision - kind.scale)
+
+
+def rounded(number: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
+    """Returns the number with the fractional digits of `kind`, half to even. InvalidOperation: the others do not
+    fit."""
+    quantum, context = _form(kind.precision, kind.scale)
+    return number.quantize(quantum, context=context)
+
+
+@functools.lru_cache
+def _form(precision: int, scale: int) -> tuple[decimal.Decimal, decimal.Context]:
+    return decimal.Decimal(1).scaleb(-scale), decimal.Context(prec=precision, rounding=decimal.ROUND_HALF_EVEN)

@@ -11,23 +11,23 @@ from magnetar.wire.pulsar.frames import Buffer
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries of one ledger that follow one another, as stored: the broker's header in front where there is one."""
+    """Entries of one ledger in a row, as stored: with the broker's header in front, if it has one."""
 
     topic: str
-    """Of the partition, where there are some."""
+    """The name of the partition, for a partitioned topic."""
     partition: int
     """-1: the topic is not partitioned."""
     ledger_id: int
     first_entry_id: int
     entries: Sequence[Buffer]
     first_index: int = 0
-    """The index of the first message, for entries that carry none; it is counted on from there."""
+    """The index of the first message, for entries without one; later ones are counted from it."""
     first_batch_index: int = 0
     """Messages of the first entry before this one are left out: a range may begin inside a batch."""
     end_batch_index: int | None = None
     """Messages of the last entry from this one on are left out. None: all belong to the range."""
     is_verified: bool = False
-    """A digest over whole entries was checked on the way here: the producer's checksum need not be."""
+    """Whether a digest over whole entries was checked already: then the producer's checksum need not be."""
 
 
 class StoredEntry(NamedTuple):
@@ -37,5 +37,5 @@ class StoredEntry(NamedTuple):
 
 
 EntriesBefore: TypeAlias = Callable[[str, int, int], Iterable[StoredEntry]]
-"""Given topic, ledger and entry: the entries of that topic in front of this one, the nearest first, also those of
-earlier ledgers; it ends where the topic begins. It is read lazily, and no further than a message's first chunk."""
+"""Returns, for topic, ledger and entry, the entries of that topic before this one, the nearest first, also those of
+earlier ledgers, to the topic's beginning. It is read lazily, and no further than a message's first chunk."""

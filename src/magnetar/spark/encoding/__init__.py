@@ -5,6 +5,6 @@
                  → encode_messages → the bytes of batched messages, and where each begins
                  → EntryBuilder    → whole entries, each below the broker's limit
 
-Nothing here imports pyspark, does I/O or knows a clock: `EntryEncoder` (encoder.py) is told the time.
+Invariant: nothing here imports pyspark, does I/O or knows a clock: the caller passes the time to `EntryEncoder`.
 Read next: encoder.py, messages.py
 """

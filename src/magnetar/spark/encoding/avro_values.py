@@ -1,7 +1,7 @@
 """Rows of typed columns as Avro records, a column at a time.
 
-Format:    the fields one behind the other, without names; int and long are zigzag varints, texts and bytes have their
-           length before them, lists and maps are one block of so many items and a zero. A field that may be null has
+Format:    the fields one after the other, without names; int and long are zigzag varints, texts and bytes have their
+           length before them, lists and maps are one block with its count and a zero. A field that may be null has
            the branch of its union before it: null is the first.
 """
 
@@ -19,15 +19,16 @@ from magnetar.spark.encoding.arrays import (
     fixed_width,
     group,
     is_null,
+    items_of,
     join,
     lengths_of,
+    pairs_of,
     repeated,
     where,
     without_nulls,
+    zigzag,
 )
 from magnetar.spark.encoding.layout import Layout
-from magnetar.spark.encoding.nested import items_of, pairs_of
-from magnetar.spark.encoding.varints import zigzag
 
 _VALUE_BRANCH = 2  # Zigzag of 1.
 _DECIMAL_BYTES = 16
@@ -43,7 +44,7 @@ def _joined(parts: list[BinaryArray], rows: int) -> BinaryArray:
 
 
 def _encode(column: pa.Array, field: pa.Field) -> BinaryArray:
-    """Without nulls: a null is a branch. Where a null must not be, it is because what it is in is null."""
+    """Encodes without nulls: a null is a branch. In a field that must not be null, it means that its parent is null."""
     body = _body(column, field.type)
     if not field.nullable:
         return body
@@ -53,7 +54,7 @@ def _encode(column: pa.Array, field: pa.Field) -> BinaryArray:
 
 
 def _body(column: pa.Array, kind: pa.DataType) -> BinaryArray:
-    """Anything where there is a null."""
+    """Encodes values; a null may become any bytes."""
     if types.is_boolean(kind):
         return fixed_width(_numbers(column.cast(pa.uint8()), "u1").view(np.uint8).reshape(-1, 1))
     if types.is_integer(kind) or types.is_date32(kind) or types.is_timestamp(kind):
@@ -93,7 +94,7 @@ def _text(column: pa.Array) -> BinaryArray:
 
 
 def _decimals(column: pa.Array) -> BinaryArray:
-    """Two's complement, highest byte first, sixteen of them: longer than needed is allowed."""
+    """Encodes two's complement, highest byte first, sixteen of them: longer than needed is allowed."""
     filled = pc.fill_null(column, pa.scalar(0, column.type))
     start = filled.offset * _DECIMAL_BYTES
     raw = np.frombuffer(filled.buffers()[1], np.uint8)[start : start + len(filled) * _DECIMAL_BYTES]

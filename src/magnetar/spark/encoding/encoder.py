@@ -4,9 +4,9 @@
     for batch in batches: entries += encoder.encode(batch)
     entries += encoder.finish()
 
-Memory:    a batch is encoded a slice at a time, each about `_SLICE_BYTES`; what waits for a full entry is bounded over
-           all destinations.
-Large:     a row beyond what the broker takes is not batched but cut into chunks (chunks.py), at its place in the order.
+Limits:    a batch is encoded a slice at a time, each about `_SLICE_BYTES`; messages that wait for a full entry are
+           bounded over all destinations. A row beyond the broker's limit is not batched but cut into chunks
+           (entries.py), at its place in the order.
 Read next: messages.py, entries.py, routing.py
 """
 
@@ -20,11 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.spark.encoding.arrays import BinaryArray, Ints
-from magnetar.spark.encoding.chunks import chunk_entries
-from magnetar.spark.encoding.entries import Entry, EntryBuilder, Numbers, Seal
-from magnetar.spark.encoding.keys import Keys
+from magnetar.spark.encoding.entries import Entry, EntryBuilder, Numbers, Seal, chunk_entries
 from magnetar.spark.encoding.layout import Layout
-from magnetar.spark.encoding.messages import Messages, encode_messages
+from magnetar.spark.encoding.messages import Keys, Messages, encode_messages
 from magnetar.spark.encoding.routing import Router
 
 _SLICE_BYTES: Final = 16 * 2**20  # A slice costs half a millisecond whatever its size; Arrow's offsets end at 2 GiB.
@@ -49,7 +47,7 @@ class EntryEncoder:
         self._alone_bytes_max = seal.message_bytes_max - min(_HEADER_BYTES, seal.message_bytes_max // 4)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Entry]:
-        """The entries that are full."""
+        """Yields full entries."""
         if not batch.num_rows:
             return
         layout = self._layout
@@ -67,12 +65,12 @@ class EntryEncoder:
             yield from self.finish()
 
     def finish(self) -> Iterator[Entry]:
-        """What no entry was full of."""
+        """Yields the entries that are not full."""
         for builder in self._builders.values():
             yield from builder.flush()
 
     def _encode_slice(self, messages: Messages, to: Ints, groups: Ints) -> Iterator[Entry]:
-        if messages.sizes[0] > self._alone_bytes_max:  # Then it is the only one.
+        if messages.sizes[0] > self._alone_bytes_max:  # Such a message is the only one.
             yield from self._encode_large(messages, int(to[0]))
             return
         encoded = encode_messages(messages)
@@ -97,21 +95,21 @@ class EntryEncoder:
 
 
 def _by_key(to: Ints, keys: Keys) -> Ints:
-    """A number for every destination and key; rows without a key are one more."""
+    """Returns a number for every destination and key; rows without a key are one more."""
     encoded = keys.text.dictionary_encode()
     codes: Ints = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy().astype(np.int64)
     return to * (len(encoded.dictionary) + 1) + codes
 
 
 def _runs(values: Ints) -> Iterator[tuple[int, int]]:
-    """Where equal values stand one behind the other."""
+    """Yields runs of equal values."""
     cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = [0, *cuts.tolist(), len(values)]
     yield from pairwise(edges)
 
 
 def _slices(sizes: Ints, alone_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Rows to encode at once: about so many bytes; one that is too large by itself."""
+    """Yields rows to encode at once: about this many bytes; a row that is too large is alone."""
     slice_of = (np.cumsum(sizes) - sizes) // _SLICE_BYTES
     large = sizes > alone_bytes_max
     if large.any():

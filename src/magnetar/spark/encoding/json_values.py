@@ -1,8 +1,7 @@
-"""Rows of typed columns as JSON objects, a column at a time, as Pulsar's JSON schema has them.
+"""Writes rows of typed columns as JSON objects, a column at a time, as Pulsar's JSON schema has them.
 
-Numbers:   dates are days, timestamps microseconds since 1970, as their logical types in the schema say.
-Text:      bytes are base64, as Java's JSON has them. What is no number in JSON is a string: "NaN", "Infinity".
-Null:      is written as null.
+Format:    dates are days, timestamps microseconds since 1970, as their logical types in the schema say. Bytes are
+           base64, as in Java's JSON. Floats that are not numbers in JSON are strings: "NaN", "Infinity". Null is null.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from magnetar.spark.encoding.arrays import (
     flags,
     group,
     is_null,
+    items_of,
     join,
     offsets_of,
+    pairs_of,
     repeated,
     where,
     without_nulls,
 )
 from magnetar.spark.encoding.layout import Layout
-from magnetar.spark.encoding.nested import items_of, pairs_of
 
 _CONTROL = [chr(code) for code in range(0x20)]
 _NO_NUMBERS = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
@@ -57,7 +57,7 @@ def _encode(column: pa.Array) -> BinaryArray:
 
 
 def _body(column: pa.Array) -> BinaryArray:
-    """Anything where there is a null."""
+    """Encodes values; a null may become any text."""
     kind = column.type
     if types.is_string(kind) or types.is_large_string(kind):
         return _quoted(column)
@@ -94,7 +94,7 @@ def _between(opening: bytes, content: BinaryArray, closing: bytes) -> BinaryArra
 
 
 def _separated(items: BinaryArray, offsets: npt.NDArray[np.int64]) -> BinaryArray:
-    """Each row's items with commas between them."""
+    """Joins each row's items with commas between them."""
     follows = np.ones(len(items), np.bool_)
     follows[offsets[:-1][np.diff(offsets) > 0]] = False
     return group(join(flags(follows, b","), items), offsets)

@@ -1,35 +1,44 @@
-"""Which column of the rows becomes which part of a message.
+"""Decides which column of the rows becomes which part of a message.
 
-Plain:     value (binary or string), key (binary or string), topic (string), partition (int), event_time (timestamp, or
-           milliseconds as bigint), properties or headers (map, or array of structs of key and value).
-Typed:     with a schema, every other column is a field of the value. If one of `__key`, `__topic`, … is there, as the
-           source names them beside typed columns, then only those are parts of the message, and `key` is a field.
-Ignored:   what only a broker can say: message id, index, publish time, producer, sequence id, redelivery count.
+Format:    plain: value (binary or string), key (binary or string), topic (string), partition (int), event_time
+           (timestamp, or milliseconds as bigint), properties or headers (map, or array of structs of key and value).
+           typed: with a schema, every other column is a field of the value. If one of `__key`, `__topic`, … exists, as
+           the source names them beside typed columns, then only those are parts of the message, and `key` is a field.
+Invariant: columns that only a broker fills are ignored: message id, index, publish time, producer, sequence id,
+           redelivery count. A timestamp without a zone (timestamp_ntz) is a time of the session's zone, as in Spark's
+           own cast to timestamp: a time that a change of the clocks skips is as much later, one that comes twice is the
+           first. Times before 1970 are refused: Pulsar's event time has no sign, and clients would read a date in the
+           far future.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from magnetar.config.suggest import nearest
-from magnetar.errors import ConfigError
+from magnetar.config.load import nearest
+from magnetar.errors import ConfigError, SinkDataError
 from magnetar.spark.encoding.arrays import as_binary
-from magnetar.spark.encoding.keys import read_keys
-from magnetar.spark.encoding.messages import Messages
+from magnetar.spark.encoding.messages import Messages, read_keys
 
 PARTS = ("key", "topic", "partition", "event_time", "properties", "headers")
+
+
 READ_ONLY = ("message_id", "index", "publish_time", "producer", "sequence_id", "redelivery_count")
+
+
 _TYPED_PREFIX = "__"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names of columns; "" where there is none."""
+    """Names of columns; "" for missing ones."""
 
     value: str = ""
     key: str = ""
@@ -38,23 +47,25 @@ class Layout:
     event_time: str = ""
     properties: str = ""
     fields: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    """What the value is made of, with a schema."""
+    """The fields of the value, with a schema."""
+    time_zone: str = ""
+    """The session's zone, for event times without a zone; empty: the task does not know it."""
 
     def messages(self, batch: pa.RecordBatch, values: pa.Array) -> Messages:
         return Messages(
             values,
             read_keys(batch.column(self.key)) if self.key else None,
-            _milliseconds(batch.column(self.event_time)) if self.event_time else None,
+            event_milliseconds(batch.column(self.event_time), self.time_zone) if self.event_time else None,
             batch.column(self.properties) if self.properties else None,
         )
 
 
 def plan_layout(schema: pa.Schema, *, is_typed: bool) -> Layout:
-    """Raises `ConfigError` for columns that cannot be written."""
+    """Plans the layout; raises `ConfigError` for columns that cannot be written."""
     prefix = _TYPED_PREFIX if is_typed and _has_prefixed_parts(schema) else ""
     found = {part: prefix + part for part in PARTS if prefix + part in schema.names}
     if "properties" in found and "headers" in found:
-        raise ConfigError("both columns, properties and headers, are there: they mean the same, drop one")
+        raise ConfigError("the rows have both columns, properties and headers: they mean the same, so drop one of them")
     if "headers" in found:
         found["properties"] = found.pop("headers")
     for part, name in found.items():
@@ -63,11 +74,11 @@ def plan_layout(schema: pa.Schema, *, is_typed: bool) -> Layout:
     rest = [each for each in schema if each.name not in found.values() and each.name not in ignored]
     if is_typed:
         return Layout(fields=_value_fields(rest), **found)
-    return Layout(value=_value_column(rest), **found)
+    return Layout(value=_value_column(rest, schema.names), **found)
 
 
 def read_values(batch: pa.RecordBatch, layout: Layout) -> pa.Array:
-    """The values of plain rows."""
+    """Returns the values of plain rows."""
     return as_binary(batch.column(layout.value))
 
 
@@ -75,19 +86,19 @@ def _has_prefixed_parts(schema: pa.Schema) -> bool:
     return any(_TYPED_PREFIX + name in schema.names for name in (*PARTS, *READ_ONLY))
 
 
-def _value_column(rest: list[pa.Field]) -> str:
+def _value_column(rest: list[pa.Field], given: list[str]) -> str:
     names = [each.name for each in rest]
     if "value" not in names:
         raise ConfigError(
-            f"no column value, only {', '.join(names) or 'none'}: name one so, "
-            "or write all columns as fields of the value with option schema=json or schema=avro"
+            f"the rows have no column value. They have {', '.join(given)}: rename the column with the message to "
+            "value, or write columns as fields of the value with option schema=json or schema=avro"
         )
     _require(rest[names.index("value")], "value")
     unknown = [name for name in names if name != "value"]
     if unknown:
         meant = nearest(unknown[0], ["value", *PARTS])
         raise ConfigError(
-            f"column {unknown[0]!r} is no part of a message: did you mean {meant!r}? Drop it, "
+            f"column {unknown[0]!r} is not part of a message: did you mean {meant!r}? Drop it, "
             "or use option schema=json or schema=avro to write columns as fields of the value"
         )
     return "value"
@@ -142,7 +153,45 @@ def _require(column: pa.Field, part: str) -> None:
         raise ConfigError(f"column {column.name} has type {column.type}, not {wanted}: cast it in the query")
 
 
-def _milliseconds(column: pa.Array) -> pa.Array:
+# --- event times ------------------------------------------------------------------------------------------------------
+
+
+def event_milliseconds(column: pa.Array, time_zone: str) -> pa.Array:
+    """Returns int64; null stays null. `time_zone`: of the session; empty: not known."""
     if types.is_int64(column.type):
-        return column
-    return pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
+        found = column
+    else:
+        at = column if column.type.tz is not None else _in_zone(column, time_zone)
+        found = pc.floor_temporal(at, unit="millisecond").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    earliest = pc.min(found).as_py()
+    if earliest is not None and earliest < 0:
+        raise SinkDataError(
+            f"an event time is before 1970 ({earliest} ms): a message cannot carry it. Set it to null in the query, or "
+            "keep it in the value"
+        )
+    return found
+
+
+def _in_zone(column: pa.Array, time_zone: str) -> pa.Array:
+    if not time_zone:
+        raise SinkDataError(
+            "the column event_time has no time zone (timestamp_ntz), and the session sets no "
+            "spark.sql.session.timeZone: set it, or write CAST(event_time AS TIMESTAMP) in the query"
+        )
+    try:
+        return pc.assume_timezone(column, time_zone, ambiguous="earliest", nonexistent="raise")
+    except pa.ArrowInvalid:
+        return _one_by_one(column, time_zone)
+
+
+def _one_by_one(column: pa.Array, time_zone: str) -> pa.Array:
+    """Converts times that do not exist in this zone: Python takes the offset before the change, as Java does."""
+    try:
+        zone = ZoneInfo(time_zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise SinkDataError(
+            f"the session's time zone {time_zone!r} is not known here, and the column event_time has none of its own "
+            "(timestamp_ntz): write CAST(event_time AS TIMESTAMP) in the query"
+        ) from None
+    values = [None if at is None else at.replace(tzinfo=zone).astimezone(UTC) for at in column.to_pylist()]
+    return pa.array(values, pa.timestamp("us", "UTC"))

@@ -1,8 +1,8 @@
 """The schema of a topic for rows with typed columns: an Avro record, which defines Pulsar's AVRO and JSON alike.
 
-Types:     as Spark's own Avro sink has them: dates are days, timestamps microseconds, decimals bytes, each with its
-           logical type; a column that may be null is a union with null, whose default is null.
-Names:     Avro's: letters, digits and underscores. A record inside is named after the way to it.
+Format:    types as in Spark's own Avro sink: dates are days, timestamps microseconds, decimals bytes, each with its
+           logical type; a column that may be null is a union with null, whose default is null. Names are Avro's:
+           letters, digits and underscores. A record inside is named after its path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN: Final[list[tuple[Any, Any]]] = [
 
 
 def record_definition(fields: pa.Schema) -> str:
-    """The Avro definition as JSON. ConfigError for a name or a type that has none."""
+    """Returns the Avro definition as JSON. Raises ConfigError for a name or a type without one."""
     return json.dumps(_record(list(fields), ROOT_NAME), separators=(",", ":"))
 
 

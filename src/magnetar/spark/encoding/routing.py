@@ -1,10 +1,10 @@
-"""Where rows go: a destination, which is a topic or one of its partitions, for every row of a batch.
+"""Routes rows: a destination, which is a topic or one of its partitions, for every row of a batch.
 
-Topic:     the option, else the row's column. Asked for once per topic of a task (`Resolve`).
-Partition: the row's column, if it says one; else by the key, as Pulsar's clients do; else round and round, from the
-           Spark partition's own number on, changing when about one entry's worth of rows went to a partition. A topic
-           that is itself a partition of another one is all there is to choose from.
-Repeated:  the same rows in the same order get the same destinations, however they are cut into batches.
+Order:     the topic is the option, otherwise the row's column; it is resolved once per topic of a task (`Resolve`). The
+           partition is the row's column, if it has one; otherwise it is chosen by the key, as in Pulsar's clients;
+           otherwise in turn, from the Spark partition's own number on, changing when about one entry's worth of rows
+           went to a partition. A topic that is itself a partition of another one is the only choice.
+Invariant: the same rows in the same order get the same destinations, however they are cut into batches.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import pyarrow as pa
 from magnetar.client.topics import partition_name, partition_of
 from magnetar.errors import SinkDataError
 from magnetar.spark.encoding.arrays import Ints, is_null
-from magnetar.spark.encoding.keys import java_hashes
-from magnetar.spark.encoding.messages import Messages
+from magnetar.spark.encoding.messages import Messages, java_hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +38,22 @@ class Target:
 
 
 class _Choice(NamedTuple):
-    """What the rows of one topic can choose from."""
+    """The destinations for the rows of one topic."""
 
     first: int
-    """Where its destinations begin in the router's list."""
+    """The index of its first destination in the router's list."""
     size: int
     own: int
-    """The topic's own number, if it is a partition of another one; else -1."""
+    """The topic's own number, if it is a partition of another one; otherwise -1."""
 
 
 Resolve = Callable[[str], Target]
-"""Of a topic's name as the user wrote it. Raises where it cannot be written to."""
+"""Resolves a topic's name as the user wrote it. Raises if it cannot be written to."""
 
 
 class Router:
     def __init__(self, resolve: Resolve, topic: str, start: int, turn_bytes: int) -> None:
-        """`topic`: "" if each row says it. `start`: the Spark partition's number."""
+        """`topic`: "" if each row has one. `start`: the Spark partition's number."""
         self._resolve = resolve
         self._topic = topic
         self._start = start
@@ -72,7 +71,7 @@ class Router:
         return self._targets[destination]
 
     def route(self, messages: Messages, topics: pa.Array | None, partitions: pa.Array | None) -> Ints:
-        """A number into `destinations` for every row."""
+        """Returns an index into `destinations` for every row."""
         choices, codes = self._topics(len(messages), None if self._topic else topics)
         firsts, counts, own = (column[codes] for column in np.array(choices, np.int64).reshape(-1, 3).T)
         if counts.max(initial=1) > 1 or partitions is not None:
@@ -83,7 +82,7 @@ class Router:
         return np.array(self._numbers, np.int64)[firsts]
 
     def _topics(self, rows: int, topics: pa.Array | None) -> tuple[list[_Choice], Ints]:
-        """The choices that there are in this batch, and which of them each row has."""
+        """Returns the choices in this batch, and which of them each row has."""
         if topics is None:
             if not self._topic:
                 raise SinkDataError("no topic: give option topic, or a column topic")
@@ -104,7 +103,8 @@ class Router:
         return found
 
     def _number(self, destination: str, target: Target) -> int:
-        """Two ways to write one topic or partition are one destination, or their order would be lost."""
+        """Returns one number for one topic or partition, even if it is written in two ways: otherwise its order would
+        be lost."""
         if destination in self.destinations:
             return self.destinations.index(destination)
         self.destinations.append(destination)
@@ -127,14 +127,14 @@ class Router:
 
 
 def _as_given(chosen: Ints, partitions: pa.Array, counts: Ints, own: Ints) -> Ints:
-    """Nulls and −1, which the source gives for a topic without partitions, mean that nothing is given; so does the
-    number of the partition that the row names as its topic, as the source gives it."""
+    """Takes nulls and −1, which the source gives for a topic without partitions, as no choice; so is the number of the
+    partition that the row names as its topic, as the source gives it."""
     given = partitions.cast(pa.int64()).fill_null(-1).to_numpy()
     given = np.where(given == own, -1, given)
     wrong = given >= counts
     if wrong.any():
         at = int(np.argmax(wrong))
         raise SinkDataError(
-            f"partition {given[at]} of a topic that has {counts[at]}: drop the column partition, and keys decide"
+            f"partition {given[at]} of a topic that has {counts[at]}: drop the column partition, so that keys decide"
         )
     return np.where(given < 0, chosen, given)

@@ -2,28 +2,157 @@
 
     result = run(spark, ArchiveOptions(cluster=ClusterOptions.of(), topic="orders", path="/archive/orders"))
 
-Once:      Spark's checkpoint says how far the archive has come, and the file sink's own log which files count: the run
-           after one that was killed goes on as if nothing had happened. For readers that do not know that log, files
-           which do not count are deleted (archive_home.py).
-Columns:   all of format("magnetar"), headers too, and `date` and `hour` (UTC), which are directories.
-Read next: archive_home.py; docs/pipelines.md
+Format:    PATH/date=2026-11-16/hour=9/partition=0/part-….parquet
+           PATH/_magnetar/archive.json     the topic of the archive
+           PATH/_magnetar/checkpoint       how far it has come: Spark's own
+           PATH/_magnetar/lock             the process that works on it now
+           PATH/_spark_metadata            the files that count: Spark's own
+           The columns are all of format("magnetar"), headers too, and `date` and `hour` (UTC), which are directories.
+Invariant: Spark's checkpoint knows how far the archive has come, and the file sink's own log which files count: after a
+           run that was killed, the next one continues as if nothing had happened. The killed run leaves files that the
+           log does not name. Spark ignores them, other readers of Parquet do not, so they are deleted before the next
+           run and after each.
+Limits:    one process at a time may work on an archive: another would take files that are being written for leftovers.
+Read next: docs/pipelines.md
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.client.topics import full_name
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.pipelines.archive_home import ArchiveHome
 from magnetar.spark.pipelines.failures import is_slow_start, translated
+from magnetar.spark.pipelines.files import Files, files_read, plain_path
 from magnetar.spark.pipelines.progress import SILENT, Reporter, follow
 from magnetar.spark.pipelines.topic_frames import require_topic, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+FORMAT: Final = 1
+_DATA_FILE = re.compile(r"/date=[^/]+/hour=[^/]+/partition=[^/]+/part-[^/]+\.parquet$")
+
+
+class ArchiveHome:
+    """The files beside the Parquet files of an archive: its topic, its progress, its lock."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._files = Files(spark)
+        self.path = self._files.full(path.rstrip("/") or "/")
+        self.checkpoint = f"{self.path}/_magnetar/checkpoint"
+        self._record = f"{self.path}/_magnetar/archive.json"
+        self._lock = f"{self.path}/_magnetar/lock"
+        self._log = f"{self.path}/_spark_metadata"
+
+    def claim(self, topic: str) -> None:
+        """Takes a new archive for this topic, or one that it has already. Raises ArgumentError for anything else."""
+        if self._files.exists(self._record):
+            self._require(topic, self._files.read_text(self._record))
+        elif self._files.is_empty(self.path):
+            self._files.write_text(self._record, json.dumps({"format": FORMAT, "topic": topic}, indent=2) + "\n")
+        else:
+            raise ArgumentError(f"{self.path} is not an archive, and it is not empty: give another path")
+
+    def _require(self, topic: str, text: str) -> None:
+        try:
+            record = json.loads(text)
+            known, of_topic = record["format"], record["topic"]
+        except (ValueError, KeyError, TypeError):
+            raise ArgumentError(f"{self._record} is damaged: give another path, or delete this archive") from None
+        if known != FORMAT:
+            raise ArgumentError(f"{self.path} is an archive of format {known}; this release writes {FORMAT}")
+        if of_topic != topic:
+            raise ArgumentError(f"{self.path} is the archive of {of_topic}, not of {topic}: give another path")
+
+    def exists(self) -> bool:
+        return self._files.exists(self._record)
+
+    def require_log(self) -> None:
+        """Raises ArgumentError if there are files of which it is unknown whether they count."""
+        if not self._files.exists(self._log) and self._data_files():
+            raise ArgumentError(
+                f"{self._log} is missing, so it is not known which files belong to this archive: create another archive"
+            )
+
+    # --- one at a time ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Raises ArgumentError while another process works on it. A lock of a killed process of this machine is
+        taken."""
+        if self._files.exists(self._lock):
+            holder = _parsed(self._files.read_text(self._lock))
+            if _may_live(holder):
+                raise ArgumentError(
+                    f"{self.path} is being written by process {holder.get('pid')} on {holder.get('host')}: wait for it,"
+                    f" or delete {self._lock} if that process has ended"
+                )
+            self._files.delete(self._lock)
+        self._files.write_text(self._lock, json.dumps(_myself()) + "\n", replace=False)
+        try:
+            yield
+        finally:
+            self._files.delete(self._lock)
+
+    # --- files that count ---------------------------------------------------------------------------------------------
+
+    def tidy(self) -> int:
+        """Deletes the leftovers of a killed run; returns their number."""
+        if not self._files.exists(self._log):
+            return 0
+        counting = {plain_path(path) for path in self.files()}
+        left = [path for path in self._data_files() if plain_path(path) not in counting]
+        for path in left:
+            self._files.delete(path)
+        return len(left)
+
+    def files(self) -> list[str]:
+        """Returns the files that count."""
+        return files_read(self._spark.read.schema("value binary").parquet(self.path))
+
+    def _data_files(self) -> list[str]:
+        return [file.path for file in self._files.list(self.path) if _DATA_FILE.search(file.path)]
+
+
+def _myself() -> dict[str, Any]:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:  # Its writer was killed during the write.
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _may_live(holder: dict[str, Any]) -> bool:
+    """Reports whether it may live. For another machine, this is unknown here."""
+    if not holder or holder.get("host") != socket.gethostname():
+        return bool(holder)
+    return _started(int(holder["pid"])) == holder.get("started")
+
+
+def _started(pid: int) -> str:
+    """Returns the start time of a process of this machine, as the kernel writes it; empty if it does not exist."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return ""
+
 
 PARTITION_COLUMNS: Final = ("date", "hour", "partition")
 _TRIES_MAX: Final = 4
@@ -37,21 +166,21 @@ class ArchiveOptions:
     topic: str
     path: str
     start: str = "earliest"
-    """Where a new archive begins: a place as the data source takes it. One that is gone on with stays where it was."""
+    """The beginning of a new archive: a place as the data source takes it. An existing archive keeps its own."""
     follow: bool = False
-    """Go on with what comes, until it is interrupted; else end with what is there now."""
+    """Continue with new messages until an interrupt; otherwise stop at the present end."""
     every_s: int = 60
-    """While following: so often new files are written."""
+    """Seconds between new files in this mode."""
     batch_messages: int = 1_000_000
     batch_bytes: int = 512 * 2**20
-    """A batch is what is written and committed at once, up to either of these."""
+    """A batch is written and committed at once, up to either of these."""
     subscription: str = ""
-    """Kept at what is archived: lag tools see it, and nothing is deleted from the topic before it is archived."""
+    """Kept at the archived position: lag tools see it, and nothing is deleted from the topic before it is archived."""
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
         if self.every_s < 1:
-            raise ConfigError(f"archive: new files are written every second at most, not every {self.every_s} s")
+            raise ArgumentError(f"archive: new files are written every second at most, not every {self.every_s} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +205,7 @@ class ArchiveResult:
 
 
 def run(spark: SparkSession, options: ArchiveOptions, reporter: Reporter = SILENT) -> ArchiveResult:
-    """ConfigError for a path that is not this topic's; SparkFailedError if the job fails."""
+    """Raises ArgumentError for a path that is not this topic's; SparkFailedError if the job fails."""
     topic = full_name(options.topic)
     require_topic(options.cluster, topic)
     home = ArchiveHome(spark, options.path)
@@ -90,16 +219,16 @@ def run(spark: SparkSession, options: ArchiveOptions, reporter: Reporter = SILEN
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """Its messages, as format("magnetar") has them, with `date` and `hour`."""
+    """Returns its messages, as format("magnetar") has them, with `date` and `hour`."""
     home = ArchiveHome(spark, path)
     if not home.exists():
-        raise ConfigError(f"{home.path} is no archive: give the path that `magnetar pipeline archive` wrote to")
+        raise ArgumentError(f"{home.path} is not an archive: give the path that `magnetar pipeline archive` wrote to")
     return spark.read.parquet(home.path)
 
 
 def _streamed(spark: SparkSession, options: ArchiveOptions, topic: str, home: ArchiveHome, reporter: Reporter) -> int:
-    """Spark gives its workers ten seconds to start, which is too little on a busy machine. The checkpoint makes another
-    try as good as the first."""
+    """Repeats a slow start. Spark gives its workers ten seconds to start, which is too little on a busy machine. With
+    the checkpoint, another try is as good as the first."""
     from pyspark.errors import StreamingQueryException
 
     for _ in range(_TRIES_MAX - 1):
@@ -127,7 +256,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, topic: str, home: Arch
 
 
 def with_hours(messages: DataFrame) -> DataFrame:
-    """Counted, as Spark's own functions for them go by the time zone of the session, which may be the caller's."""
+    """Computes the hours, as Spark's own functions use the time zone of the session, which may be the caller's."""
     from pyspark.sql import functions as f
 
     seconds = f.unix_seconds("publish_time")

@@ -1,12 +1,13 @@
-"""Compact: of each key the last message, as a Parquet snapshot or as the content of another topic.
+"""Compact: the last message of each key, as a Parquet snapshot or as the content of another topic.
 
     result = run(spark, CompactOptions(cluster=ClusterOptions.of(), topic="prices", to_path="/snapshots/prices"))
 
-Last:      by index within a partition. A key that is found in several partitions, as after partitions were added, is
-           the later one's by publish time.
-Gone:      a key whose last message is empty is deleted, as Pulsar's own compaction has it. Messages without a key are
-           left out, unless they are to be kept.
-In place:  is the broker's business, without Spark: `magnetar topics compact`, or `pipeline compact --in-place`.
+Order:     the last one is by index within a partition. If a key is in several partitions, as after partitions were
+           added, it is the later one by publish time.
+Invariant: a key whose last message is empty is deleted, as in Pulsar's own compaction. Messages without a key are left
+           out, unless an option keeps them.
+Limits:    a topic in place is compacted by the broker, without Spark: `magnetar topics compact`, or `pipeline compact
+           --in-place`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar.client.topics import full_name
-from magnetar.errors import ConfigError
+from magnetar.errors import ArgumentError
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.failures import translated
 from magnetar.spark.pipelines.progress import SILENT, Reporter, tasks_shown
 from magnetar.spark.pipelines.topic_frames import read_topic, require_topic, write_topic
+from magnetar.spark.writing.writers import is_job_done
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,23 +29,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions:
-    """To one of both: a topic or a path."""
+    """Writes to one of both: a topic or a path."""
 
     cluster: ClusterOptions
     topic: str
     to_topic: str = ""
     to_path: str = ""
     job_id: str = ""
-    """For a topic: whoever runs the same job again writes nothing twice."""
+    """For a topic: idempotency key. Running a job again with the same id writes nothing twice."""
     keep_unkeyed: bool = False
     overwrite: bool = False
-    """For a path: what is there is replaced."""
+    """For a path: existing files are replaced."""
 
     def __post_init__(self) -> None:
         if bool(self.to_topic) == bool(self.to_path):
-            raise ConfigError("compact: give a topic or a path to write to")
+            raise ArgumentError("compact: give a topic or a path to write to")
         if self.to_topic and full_name(self.to_topic) == full_name(self.topic):
-            raise ConfigError(f"compact: {self.topic} cannot be written into itself; use --in-place")
+            raise ArgumentError(f"compact: {self.topic} cannot be written into itself; use --in-place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +53,37 @@ class CompactResult:
     topic: str
     to: str
     messages: int
+    was_done: bool = False
+    """An earlier run of the same job id has written it: this one wrote nothing."""
 
     def document(self) -> dict[str, Any]:
-        return {"topic": self.topic, "to": self.to, "messages": self.messages}
+        return {"topic": self.topic, "to": self.to, "messages": self.messages, "alreadyDone": self.was_done}
 
 
 def run(spark: SparkSession, options: CompactOptions, reporter: Reporter = SILENT) -> CompactResult:
     topic = full_name(options.topic)
     require_topic(options.cluster, topic)
+    to = full_name(options.to_topic) if options.to_topic else options.to_path
+    if options.to_topic and options.job_id and is_job_done(options.cluster, options.job_id, to):
+        return CompactResult(topic, to, 0, was_done=True)
     with translated(f"{topic} could not be compacted"), tasks_shown(spark, reporter, "compacting"):
         last = last_of_each_key(read_topic(spark, options.cluster, topic), keep_unkeyed=options.keep_unkeyed)
         if options.to_path:
             mode = "overwrite" if options.overwrite else "errorifexists"
             last.write.mode(mode).option("compression", "zstd").parquet(options.to_path)
-            return CompactResult(topic, options.to_path, spark.read.parquet(options.to_path).count())
-        kept = last.persist()  # Counted and written: the same rows.
+            return CompactResult(topic, to, spark.read.parquet(options.to_path).count())
+        kept = last.persist()  # The same rows are counted and written.
         try:
             count = kept.count()
             parts = kept.orderBy("partition", "index").select("value", "key", "event_time", "properties")
             write_topic(parts, options.cluster, options.to_topic, options.job_id)
         finally:
             kept.unpersist()
-    return CompactResult(topic, full_name(options.to_topic), count)
+    return CompactResult(topic, to, count)
 
 
 def last_of_each_key(messages: DataFrame, *, keep_unkeyed: bool = False) -> DataFrame:
-    """The same columns."""
+    """Returns rows with the same columns."""
     from pyspark.sql import functions as f
 
     keyed = messages.where(f.col("key").isNotNull()).withColumn("message", f.struct(*messages.columns))

@@ -1,6 +1,7 @@
-"""Spark's failures as one line that a user can act on: what our own code in Spark's workers said, if it was that.
+"""Explains Spark's failures in one line that a user can act on: the error of our code in Spark's workers, if it was
+that.
 
-A worker's exception arrives as text inside Java's, traceback and all. Its last line is what went wrong.
+Format:    a worker's exception arrives as text inside Java's, with its traceback. Its last line is the error.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _CLASS = re.compile(r"^\[(?P<name>[A-Z0-9_.]+)\] ?")
 _KNOWN: Final = {
     "PATH_NOT_FOUND": "there is no such path",
     "UNABLE_TO_INFER_SCHEMA": "there are no Parquet files with rows",
-    "PATH_ALREADY_EXISTS": "there is something at that path already",
+    "PATH_ALREADY_EXISTS": "that path exists already",
 }
 
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """What Spark raises in the block becomes SparkFailedError: "{doing}: why"."""
+    """Turns Spark's errors in the block into SparkFailedError: "{doing}: why"."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -42,12 +43,12 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def is_slow_start(text: str) -> bool:
-    """A worker's process was not up in time; nothing was done yet."""
+    """Reports whether a worker's process was not ready in time; nothing was done yet."""
     return _SLOW_START in text
 
 
 def reason(text: str) -> str:
-    """The line of a failure's text that says most."""
+    """Returns the most useful line of a failure's text."""
     found = [(match["name"], match["text"].strip()) for match in _RAISED.finditer(text)]
     ours = [said for name, said in found if name.startswith(_OURS)]
     foreign = [f"{name.rsplit('.', 1)[-1]}: {said}" for name, said in found if not name.startswith(_SPARKS)]

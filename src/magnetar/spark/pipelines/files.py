@@ -1,6 +1,6 @@
-"""Files wherever Spark can write them: the local disk, HDFS, S3. Through the file systems of Spark's own JVM.
+"""Files on all file systems that Spark can write: the local disk, HDFS, S3. It uses those of Spark's own JVM.
 
-Not fast: for the few small files that go with a pipeline's output, and for listing it.
+Limits:    it is slow: for the few small files of a pipeline's output, and for listing it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class FileStatus:
     path: str
-    """As the file system names it, scheme and all."""
+    """The path as the file system names it, with its scheme."""
     size_bytes: int
     modified_ms: int
 
 
 def plain_path(path: str) -> str:
-    """`file:/a` and `file:///a` are one file, and both forms are in use."""
+    """Returns one form: `file:/a` and `file:///a` are the same file, and both are in use."""
     scheme, colon, rest = path.partition(":")
     return f"{scheme}:/{rest.lstrip('/')}" if colon else path
 
 
 def files_read(rows: DataFrame) -> list[str]:
-    """Those that a DataFrame is read from, as the file system names them: Spark tells them as URLs, in which a space is
-    `%20`."""
+    """Returns the files of a DataFrame, as the file system names them: Spark gives URLs, in which a space is `%20`."""
     return [unquote(path) for path in rows.inputFiles()]
 
 
 class Files:
-    """Paths are what Spark takes: relative ones and those without a scheme are of Spark's default file system."""
+    """Takes paths as Spark does: relative ones and those without a scheme are of Spark's default file system."""
 
     def __init__(self, spark: SparkSession) -> None:
         context: Any = spark.sparkContext
@@ -54,7 +53,7 @@ class Files:
             return bool(system.exists(found))
 
     def is_empty(self, path: str) -> bool:
-        """Nothing there, or a directory without anything in it."""
+        """Reports whether nothing exists at the path, or an empty directory."""
         with translated(path):
             system, found = self._at(path)
             return not system.exists(found) or (
@@ -71,7 +70,7 @@ class Files:
                 stream.close()
 
     def write_text(self, path: str, text: str, *, replace: bool = True) -> None:
-        """Without `replace` it is an error if the file is there."""
+        """Writes a file; without `replace` an existing one is an error."""
         with translated(path):
             system, found = self._at(path)
             stream = system.create(found, replace)
@@ -81,13 +80,13 @@ class Files:
                 stream.close()
 
     def delete(self, path: str) -> None:
-        """One file, if it is there."""
+        """Deletes one file, if it exists."""
         with translated(path):
             system, found = self._at(path)
             system.delete(found, False)
 
     def list(self, path: str) -> list[FileStatus]:
-        """All files below, sorted by path."""
+        """Returns all files below, sorted by path."""
         with translated(path):
             system, found = self._at(path)
             if not system.exists(found):

@@ -1,4 +1,4 @@
-"""How far a pipeline has come, told to whoever wants to show it: Spark's tasks, or the rows of a stream.
+"""The progress of a pipeline, reported to a display: Spark's tasks, or the rows of a stream.
 
 A pipeline's `run` takes a `Reporter`, `SILENT` by default. The command line brings one that draws.
 """
@@ -22,12 +22,12 @@ class Reporter(Protocol):
     """Called on any thread, a few times a second."""
 
     def show(self, what: str, done: int, total: int | None) -> None:
-        """So much of it is done; without a total nobody knows how much there is."""
+        """Shows the progress; without a total, the amount is unknown."""
 
 
 class Silent:
     def show(self, what: str, done: int, total: int | None) -> None:
-        """Nobody looks."""
+        """Shows nothing."""
 
 
 SILENT: Final = Silent()
@@ -35,14 +35,14 @@ SILENT: Final = Silent()
 
 @contextlib.contextmanager
 def tasks_shown(spark: SparkSession, reporter: Reporter, what: str) -> Iterator[None]:
-    """While a batch job runs in the block: its tasks, as Spark counts them."""
+    """Shows the tasks of a batch job in the block, as Spark counts them."""
     ended = threading.Event()
     tracker = spark.sparkContext.statusTracker()
     seen: dict[int, tuple[int, int]] = {}
 
     def look() -> None:
         while not ended.wait(_EVERY_S):
-            with contextlib.suppress(Exception):  # A session that is being stopped: there is nothing more to show.
+            with contextlib.suppress(Exception):  # The session is being stopped: there is nothing more to show.
                 done, total = _counted(tracker, seen)
                 if total:
                     reporter.show(what, done, total)
@@ -57,7 +57,7 @@ def tasks_shown(spark: SparkSession, reporter: Reporter, what: str) -> Iterator[
 
 
 def _counted(tracker: Any, seen: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Of all stages that were seen so far; one that is not active any more is done."""
+    """Returns counts of all stages seen so far; a stage that is not active any more is done."""
     active = list(tracker.getActiveStageIds())
     for stage, (_, tasks) in list(seen.items()):
         if stage not in active:
@@ -70,12 +70,12 @@ def _counted(tracker: Any, seen: dict[int, tuple[int, int]]) -> tuple[int, int]:
 
 
 def follow(query: StreamingQuery, reporter: Reporter, what: str, *, forever: bool = False) -> int:
-    """Waits for the query's end, or raises what ended it; returns how many rows it read.
+    """Waits for the query's end, or raises its error; returns the number of rows it read.
 
-    An interrupt stops the query. For one that would go on forever that is the ordinary end; else it travels on.
+    An interrupt stops the query. For one that runs forever that is the ordinary end; otherwise it is raised.
     """
     rows: dict[int, int] = {}
-    wait: Any = query.awaitTermination  # Its annotation says whole seconds; it takes parts of them.
+    wait: Any = query.awaitTermination  # Its annotation says whole seconds; it takes fractions.
     try:
         while not wait(_EVERY_S):
             _learn(query, rows)
@@ -90,7 +90,7 @@ def follow(query: StreamingQuery, reporter: Reporter, what: str, *, forever: boo
 
 
 def _learn(query: Any, rows: dict[int, int]) -> None:
-    """Spark keeps the last hundred batches, and tells of one that reads nothing again and again."""
+    """Adds up the rows. Spark keeps the last hundred batches, and reports an empty one repeatedly."""
     for progress in query.recentProgress:
         batch = int(progress["batchId"])
         rows[batch] = max(rows.get(batch, 0), int(progress["numInputRows"]))

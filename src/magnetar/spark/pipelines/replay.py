@@ -2,11 +2,11 @@
 
     result = run(spark, ReplayOptions(cluster=ClusterOptions.of(), path="/archive/orders", topic="orders-again"))
 
-Columns:   `value`, and if they are there `key`, `event_time` and `properties` (or `headers`): an archive has them all.
-           Other columns are left out: what only a broker says, such as ids and publish times, is said anew.
-Order:     an archive's rows in the order of each partition (`partition`, `index`); else as the files have them.
-Once:      without a job id it is made of the topic, of the options, and of the files' names, sizes and times: the same
-           command after a failure goes on with the same job, and after a success does nothing.
+Format:    the columns are `value`, and if they exist `key`, `event_time` and `properties` (or `headers`): an archive
+           has them all. Other columns are left out: the broker assigns ids and publish times anew.
+Order:     an archive's rows in the order of each partition (`partition`, `index`); otherwise as the files have them.
+Invariant: without a job id, one is made from the topic, the options, and the files' names, sizes and times: the same
+           command after a failure continues the same job, and after a success does nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.client.topics import full_name
-from magnetar.config.suggest import nearest
-from magnetar.errors import ConfigError
-from magnetar.spark import loop_thread
-from magnetar.spark.cluster import Cluster, ClusterOptions, cluster
+from magnetar.config.load import nearest
+from magnetar.errors import ArgumentError
+from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.failures import translated
 from magnetar.spark.pipelines.files import Files, files_read, plain_path
 from magnetar.spark.pipelines.progress import SILENT, Reporter, tasks_shown
 from magnetar.spark.pipelines.topic_frames import write_topic
-from magnetar.staging.owner_node import OwnerNode
+from magnetar.spark.writing.writers import is_job_done
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SECONDS_MAX: Final = 60.0
 _PARTS: Final = ("event_time", "properties", "headers")
 
 
@@ -42,11 +40,11 @@ class ReplayOptions:
     job_id: str = ""
     value_column: str = "value"
     key_column: str = ""
-    """Empty: `key`, if there is one."""
+    """Empty: `key`, if it exists."""
     where: str = ""
     """Only rows for which this SQL expression is true."""
     keep_partitions: bool = False
-    """Each message goes to the partition that column `partition` says; else its key decides."""
+    """Each message goes to the partition of the column `partition`; otherwise its key decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter = SILENT
         rows = spark.read.parquet(options.path)
         messages = messages_of(rows, options)
         job_id = options.job_id or f"replay-{_fingerprint(spark, rows, options)}"
-        if loop_thread.run(_is_done(cluster(options.cluster), job_id), _SECONDS_MAX):
+        if is_job_done(options.cluster, job_id, topic):
             return ReplayResult(topic, job_id, 0, was_done=True)
         with tasks_shown(spark, reporter, "replaying"):
             count = messages.count()
@@ -76,7 +74,7 @@ def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter = SILENT
 
 
 def messages_of(rows: DataFrame, options: ReplayOptions) -> DataFrame:
-    """The columns of messages, in their order. ConfigError if a column that was named is not there."""
+    """Returns the columns of messages, in their order. Raises ArgumentError if a named column is missing."""
     from pyspark.sql import functions as f
 
     chosen = {"value": _column(rows, options.value_column, "value")}
@@ -95,12 +93,12 @@ def _column(rows: DataFrame, name: str, part: str) -> str:
     if name not in rows.columns:
         names = list(rows.columns)
         hint = f"; did you mean {nearest(name, names)!r}? There are: {', '.join(names)}" if names else ""
-        raise ConfigError(f"there is no column {name!r} to take the {part} of messages from{hint}")
+        raise ArgumentError(f"there is no column {name!r} to take the {part} of messages from{hint}")
     return name
 
 
 def _fingerprint(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -> str:
-    """Of what is replayed, and to where."""
+    """Returns a digest of the input and the target."""
     files = Files(spark)
     paths = files_read(rows)
     folders = sorted({path.rsplit("/", 1)[0] for path in paths})
@@ -109,9 +107,3 @@ def _fingerprint(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -
     what += ["keep partitions"] if options.keep_partitions else []
     what += [f"{path} {known.get(path)}" for path in sorted(map(plain_path, paths))]
     return hashlib.sha256("\n".join(what).encode()).hexdigest()[:24]
-
-
-async def _is_done(found: Cluster, job_id: str) -> bool:
-    await found.store.sync()
-    stored = await OwnerNode(found.store, f"spark-job/{job_id}").find()
-    return stored is not None and stored.record.last_done >= 0

@@ -1,4 +1,4 @@
-"""Topics as the pipelines read and write them: through format("magnetar"), with the options of a cluster."""
+"""Reads and writes topics for the pipelines: through format("magnetar"), with the options of a cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def source_options(options: ClusterOptions, topic: str) -> dict[str, str]:
 
 
 def read_topic(spark: SparkSession, options: ClusterOptions, topic: str, **more: str) -> DataFrame:
-    """What is there now, headers included."""
+    """Reads the present messages, headers included."""
     chosen = source_options(options, full_name(topic)) | {"includeHeaders": "true"} | more
     return spark.read.format("magnetar").options(**chosen).load()
 
 
 def require_topic(options: ClusterOptions, topic: str) -> None:
-    """TopicNotFoundError before anything is begun; BrokerUnavailableError if nobody answers."""
+    """Raises TopicNotFoundError before anything is begun, or BrokerUnavailableError if no broker answers."""
     loop_thread.run(_look(cluster(options), topic), _SECONDS_MAX)
 
 
@@ -35,6 +35,6 @@ async def _look(found: Cluster, topic: str) -> None:
 
 
 def write_topic(messages: DataFrame, options: ClusterOptions, topic: str, job_id: str) -> None:
-    """All rows or none, once for this id."""
+    """Writes all rows or none, once for this id."""
     chosen = source_options(options, full_name(topic)) | ({"jobId": job_id} if job_id else {})
     messages.write.format("magnetar").options(**chosen).mode("append").save()

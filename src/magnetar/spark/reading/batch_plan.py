@@ -1,17 +1,19 @@
-"""A batch query: from its options to the tasks that read it. A snapshot: what comes later is not part of it."""
+"""A batch query: from its options to the tasks that read it. A snapshot: later messages are not part of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.errors import TopicNotFoundError
-from magnetar.spark.reading.bounded import gather_bounded
+from magnetar.runtime.gather import gather_bounded
 from magnetar.spark.reading.gaps import tolerate
+from magnetar.spark.reading.latest_offsets import AT_ONCE_MAX
 from magnetar.spark.reading.options import ReadOptions
-from magnetar.spark.reading.places import EARLIEST
 from magnetar.spark.reading.ranges import Range, Split, batch_splits, ranges_between
-from magnetar.spark.reading.resolving import CLOCK_MARGIN_MS, check_names, end_spot, start_spot
+from magnetar.spark.reading.resolve_offsets import CLOCK_MARGIN_MS, check_names, end_spot, start_spot
+from magnetar.spark.reading.start_and_end import EARLIEST
 from magnetar.spark.reading.topics import TopicPart, find_parts
 
 if TYPE_CHECKING:
@@ -20,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Of publish times in ms: rows outside are dropped when they are decoded."""
+    """Publish times in ms: rows outside are dropped when they are decoded."""
 
     first_ms: int | None = None
     end_ms: int | None = None
 
 
 async def plan_batch(cluster: Cluster, options: ReadOptions, *, cores: int, times: TimeRange) -> list[Split]:
-    """TopicNotFoundError, DataLossError, ConfigError: before any task is started."""
+    """Plans the tasks. Raises TopicNotFoundError, DataLossError or ConfigError before any task is started."""
     parts = await find_parts(cluster, options.subject)
     if not parts:
-        raise TopicNotFoundError(f"there are no {options.subject} in {options.subject.namespace}")
+        raise TopicNotFoundError(f"no {options.subject} exist in {options.subject.namespace}")
     check_names(options.places.unknown_topics({part.name: part.topic for part in parts}), options.subject)
-    found = await gather_bounded(_ranges_of(cluster, options, part, times) for part in parts)
+    found = await gather_bounded([partial(_ranges_of, cluster, options, part, times) for part in parts], AT_ONCE_MAX)
     return batch_splits([each for ranges in found for each in ranges], cores, options.partitions_min)
 
 
 def times_of(options: ReadOptions, now_ms: int) -> TimeRange:
-    """Resolved once, so that planning and decoding mean the same."""
+    """Resolves the times once, so that planning and decoding use the same."""
     return TimeRange(options.places.start.time_ms(now_ms), options.places.end.time_ms(now_ms))
 
 

@@ -1,4 +1,4 @@
-"""What Spark calls for a batch query. Planned once: a DataFrame is a snapshot of the topic."""
+"""The reader that Spark calls for a batch query. Planned once: a DataFrame is a snapshot of the topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.runtime.system import SystemEntropy
 from magnetar.spark.cluster import open_cluster
 from magnetar.spark.decoding import Columns
 from magnetar.spark.loop_thread import run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def cores_here() -> int:
-    """Of the driver's machine: a worker that plans is not told how many executors there are."""
+    """Returns the cores of the driver's machine: a worker that plans does not learn the number of executors."""
     return os.cpu_count() or 1
 
 

@@ -1,28 +1,40 @@
 """Entries of ranges, as they are stored: straight from the bookies, or through the topic's broker.
 
-bookie     from the ledger's bookies, digests verified, several chunks ahead (cluster.py)
-broker     through the topic's owner (broker_road.py)
-auto       from the bookies; where they cannot be reached, the rest of the range comes through the broker, and the log
-           says so once for each ledger
-
-Gone:      a range was there when it was planned. If its ledger is listed no more, it was trimmed since, or the topic
-           was deleted: a gap. If it is listed, and all who should have an entry do not, or have it damaged: that is
-           loss. Without failOnDataLoss what cannot be read is left out, entry by entry, and logged.
-Index:     entries that carry none are told theirs; it is asked for only then.
+Order:     bookie: from the ledger's bookies, digests verified, several chunks ahead (spark/cluster.py). broker: through
+           the topic's owner, for executors that cannot reach the bookies. auto: from the bookies; where they cannot
+           be reached, the rest of the
+           range comes through the broker, and the log reports it once for each ledger. The index of entries without
+           one is looked up only when it is needed.
+Failure:   a range existed when it was planned. If its ledger is listed no more, it was trimmed since, or the topic was
+           deleted: a gap. If it is listed, and all bookies of an entry lack it, or have it damaged, that is loss.
+           Without failOnDataLoss unreadable entries are left out, one by one, and logged.
+           Markers at the end of a range never come from a broker: if nothing comes for a while, it is asked for its
+           end.
+Invariant: both ways give the same rows. The broker leaves markers out and, unless it is asked for, its own header.
+           So entries
+           come in runs without a gap, and each run gets the index of its first message, counted from the range's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
+from magnetar.client import PulsarClient
+from magnetar.client.consuming.raw_reader import RawEntry, RawReader
+from magnetar.client.message import MessageId
 from magnetar.errors import (
     BookieUnavailableError,
+    BrokerTimeoutError,
     DataLossError,
     DataTrimmedError,
+    EndOfTopicError,
     EntryAbsentError,
     EntryDamagedError,
     LedgerOffloadedError,
@@ -30,13 +42,14 @@ from magnetar.errors import (
     NoSuchLedgerError,
     TopicNotFoundError,
 )
+from magnetar.runtime.system import SystemEntropy
 from magnetar.spark.decoding.runs import EntryRun
-from magnetar.spark.reading.broker_road import read_through_broker
 from magnetar.spark.reading.gaps import deleted, tolerate
 from magnetar.spark.reading.options import ReadOptions, ReadVia
 from magnetar.spark.reading.ranges import Range
-from magnetar.spark.reading.resolving import spot_of
-from magnetar.spark.reading.spots import UNKNOWN, Spot
+from magnetar.spark.reading.resolve_offsets import spot_of
+from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
+from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.pulsar.entry import BROKER_ENTRY_MAGIC, messages_in, parse_entry
 
@@ -45,15 +58,102 @@ if TYPE_CHECKING:
     from magnetar.spark.cluster_values import FoundPlace, SegmentLedger, Segments
     from magnetar.wire.pulsar.frames import Buffer
 
+
+_QUIET_S: Final = 1.0  # After this silence the broker is asked whether anything is left.
+_SILENCES_MAX: Final = 60
+
+_clients: dict[str, PulsarClient] = {}
+"""Clients by service URL, of this process; used on the loop's thread only."""
+
+
+def _client(service_url: str) -> PulsarClient:
+    if service_url not in _clients:
+        _clients[service_url] = PulsarClient(service_url, SystemEntropy())
+    return _clients[service_url]
+
+
+os.register_at_fork(after_in_child=_clients.clear)
+
+
+async def read_through_broker(service_url: str, wanted: Range, first_index: int) -> AsyncIterator[EntryRun]:
+    """Yields runs in order. Ends at the range's last entry, or where the topic has no more of its entries."""
+    start = MessageId(wanted.ledger.ledger_id, wanted.first)
+    reader = await _client(service_url).raw_reader(wanted.topic, start)
+    counter = _Counter(wanted, first_index)
+    try:
+        while not counter.is_done:
+            entries = await _take(reader, counter)
+            for run in counter.runs(entries):
+                yield run
+    finally:
+        await reader.aclose()
+
+
+async def _take(reader: RawReader, counter: _Counter) -> Sequence[RawEntry]:
+    """Returns nothing when the range is at its end without its last entry."""
+    for _ in range(_SILENCES_MAX):
+        try:
+            return await reader.take(_QUIET_S)
+        except EndOfTopicError:
+            counter.end()
+            return ()
+        except TimeoutError:
+            marked = await reader.marked()
+            if marked is not None and Position(*marked[:2]) >= counter.last:
+                counter.end()
+                return ()
+        await asyncio.sleep(0)
+    raise BrokerTimeoutError(
+        f"{reader.topic}: the broker sent nothing for {_QUIET_S * _SILENCES_MAX:g} s, and {counter.last} is not "
+        "reached: it cannot read these entries, or keeps them back by a dispatch rate"
+    )
+
+
+class _Counter:
+    """Cuts received entries into runs, and counts the index of their first messages."""
+
+    def __init__(self, wanted: Range, first_index: int) -> None:
+        self.is_done = False
+        self.last = Position(wanted.ledger.ledger_id, wanted.last)
+        self._wanted = wanted
+        self._next_id = wanted.first
+        self._next_index = first_index
+
+    def end(self) -> None:
+        self.is_done = True
+
+    def runs(self, entries: Sequence[RawEntry]) -> list[EntryRun]:
+        wanted = [entry for entry in entries if entry[:2] <= self.last]
+        self.is_done = self.is_done or len(wanted) < len(entries) or (bool(wanted) and wanted[-1][:2] == self.last)
+        grouped = groupby(enumerate(wanted), key=lambda numbered: numbered[1].entry_id - numbered[0])
+        return [self._run([entry for _, entry in group]) for _, group in grouped]
+
+    def _run(self, entries: list[RawEntry]) -> EntryRun:
+        wanted, first = self._wanted, entries[0]
+        first_index = self._next_index + first.entry_id - self._next_id  # A marker counts as one message.
+        self._next_id = entries[-1].entry_id + 1
+        self._next_index = first_index + sum(entry.messages for entry in entries)
+        return EntryRun(
+            wanted.topic,
+            wanted.partition,
+            first.ledger_id,
+            first.entry_id,
+            [entry.data for entry in entries],
+            first_index,
+            wanted.skipped if first.entry_id == wanted.first else 0,
+            wanted.stop if entries[-1].entry_id == wanted.last else None,
+        )
+
+
 log = logging.getLogger(__name__)
 
 _GONE = (EntryAbsentError, EntryDamagedError, NoSuchLedgerError)
-_SKIPPED_MAX: Final = 1_000  # Unreadable entries in a row; behind them, the rest of the ledger is given up.
+_SKIPPED_MAX: Final = 1_000  # Unreadable entries in a row; after them, the rest of the ledger is given up.
 _MAGIC: Final = BROKER_ENTRY_MAGIC.to_bytes(2, "big")
 
 
 class EntrySource(Protocol):
-    """As much of a `Cluster` as is needed."""
+    """The part of a `Cluster` that is needed."""
 
     def read_entries(self, ledger: SegmentLedger, first: int, last: int) -> AsyncIterator[tuple[int, list[Buffer]]]: ...
     async def segments(self, topic: str, from_ledger: int = 0) -> Segments: ...
@@ -61,7 +161,7 @@ class EntrySource(Protocol):
 
 
 async def fetch(cluster: Cluster, ranges: Sequence[Range], options: ReadOptions) -> AsyncIterator[EntryRun]:
-    """All entries of these ranges, in order."""
+    """Yields all entries of these ranges, in order."""
     fetcher = Fetcher(cluster, options)
     for wanted in ranges:
         async for run in fetcher.runs(wanted):
@@ -73,7 +173,7 @@ class Fetcher:
         self._source = source
         self._options = options
         self._unreachable: set[int] = set()
-        """Ledgers whose bookies did not answer: not asked again by this task."""
+        """Ledgers whose bookies did not answer: this task does not ask them again."""
 
     async def runs(self, wanted: Range) -> AsyncIterator[EntryRun]:
         rest, failures = wanted, 0
@@ -124,14 +224,14 @@ class Fetcher:
         async for run in read_through_broker(self._options.cluster.service_url, wanted, index):
             yield run
             at = run.first_entry_id + len(run.entries)
-        if at <= wanted.last:  # Markers at its end, or it is gone.
+        if at <= wanted.last:  # Either markers are at its end, or it was deleted.
             tolerate(await self._trouble(wanted, None), fail_on_data_loss=self._options.fail_on_data_loss)
 
     async def _index_at(self, wanted: Range, entry_id: int) -> int:
         spot = await spot_of(self._source, wanted.topic, f"{wanted.ledger.ledger_id}:{entry_id}")
         if spot.index == UNKNOWN:
             raise DataLossError(
-                f"entry {spot} of {wanted.topic} carries no index, and entries that would tell it are lost: it cannot "
+                f"entry {spot} of {wanted.topic} carries no index, and entries that would show it are lost: it cannot "
                 "be numbered. magnetar pipeline scrub finds all such entries"
             )
         return spot.index
@@ -146,10 +246,10 @@ class Fetcher:
                 "be reached from here"
             ) from error
         self._unreachable.add(ledger_id)
-        log.warning("ledger %d of %s is read through the broker from here on: %s", ledger_id, rest.topic, error)
+        log.warning("ledger %d of %s is read through the broker from now on: %s", ledger_id, rest.topic, error)
 
     async def _without(self, rest: Range, error: Exception, failures: int) -> Range:
-        """What is left to read when its first entry cannot be; raises unless that may be left out."""
+        """Returns the rest without its unreadable first entry; raises unless that may be left out."""
         trouble = await self._trouble(rest, error)
         tolerate(trouble, fail_on_data_loss=self._options.fail_on_data_loss)
         following = rest.first + 1
@@ -157,14 +257,15 @@ class Fetcher:
             following = rest.last + 1
         elif failures > _SKIPPED_MAX and following <= rest.last:
             log.warning(
-                "entries %d to %d of ledger %d of %s are left out unseen: %d before them in a row cannot be read",
+                "entries %d to %d of ledger %d of %s are skipped without being read: the %d entries before them "
+"cannot be read",
                 following, rest.last, rest.ledger.ledger_id, rest.topic, failures,
             )  # fmt: skip
             following = rest.last + 1
         return replace(rest, first=following, skipped=0)
 
     async def _trouble(self, rest: Range, error: Exception | None) -> DataLossError | None:
-        """What it means that the first entry of a range cannot be read. None: nothing, markers are at its end."""
+        """Explains why the first entry of a range cannot be read. None: no error, markers are at its end."""
         ledger_id, spot = rest.ledger.ledger_id, Spot(rest.ledger.ledger_id, rest.first)
         try:
             segments = await self._source.segments(rest.topic)
@@ -185,5 +286,5 @@ class Fetcher:
 
 
 def _behind(rest: Range, run: EntryRun) -> Range:
-    """What is left of it, which may be nothing."""
+    """Returns the rest of the range, which may be empty."""
     return replace(rest, first=run.first_entry_id + len(run.entries), skipped=0)

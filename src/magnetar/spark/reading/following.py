@@ -1,48 +1,98 @@
-"""Follower: a streaming query on the driver: where it begins, how far a batch may go, what its tasks read.
+"""Follower: a streaming query on the driver: where it begins, how far a batch reaches, what its tasks read.
 
-Spots:     an offset names the next message of each topic partition. It never goes back: what would make it go back is
-           an error (gaps.py), or, without failOnDataLoss, a gap that is logged.
-Begin:     places such as "latest" are looked up once for each query. Spark asks for the initial offset twice before the
-           first batch is read, and again after a restart in it: the end of that batch carries where it begins, and
-           Spark shows the last offset there is to a reader that begins anew, as a batch from it to itself.
-New:       partitions and topics that appear while the query runs begin with their first message. One batch ends there,
-           and reads nothing of them; the next begins there, and notices if that message is gone by then. Those that
-           were there when the query began begin where startingOffsets says.
-Patience:  Spark ends a query for any error here. A broker that is away is waited for, up to a limit.
-Read next: heads.py (how far topics have come), shares.py (limits), ranges.py (tasks), stream_reader.py (Spark's side)
+Invariant: an offset names the next message of each topic partition. It never goes back: otherwise there is an error
+           (gaps.py), or, without failOnDataLoss, a gap that is logged.
+Order:     places such as "latest" are looked up once for each query. Spark asks for the initial offset twice before the
+           first batch is read, and again after a restart in it: the end of that batch carries its beginning, and Spark
+           shows the last offset to a reader that begins anew, as a batch from it to itself. Partitions and topics that
+           appear while the query runs begin with their first message. One batch ends there, and reads nothing of them;
+           the next begins there, and notices if that message was deleted since. Those that existed when the query began
+           begin at startingOffsets.
+Failure:   Spark ends a query for any error here, so a broker that is away is waited for, up to a limit.
+Limits:    one batch takes up to a number of messages and of bytes, divided by the waiting messages of each partition.
+Read next: latest_offsets.py (how far topics have come), ranges.py (tasks), stream_reader.py (Spark's side)
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.errors import CheckpointMismatchError, DataLossError, MagnetarError, TopicNotFoundError
 from magnetar.runtime.backoff import Backoff
-from magnetar.runtime.system_entropy import SystemEntropy
-from magnetar.spark.reading.admin import TopicAdmin
-from magnetar.spark.reading.bounded import gather_bounded
+from magnetar.runtime.gather import gather_bounded
+from magnetar.runtime.system import SystemEntropy
 from magnetar.spark.reading.gaps import begin_at, deleted, earliest_of, require_reached, tolerate
-from magnetar.spark.reading.heads import Heads
+from magnetar.spark.reading.latest_offsets import AT_ONCE_MAX, Heads
+from magnetar.spark.reading.open_chunks import first_open_chunk
 from magnetar.spark.reading.options import ReadOptions
-from magnetar.spark.reading.places import LATEST
 from magnetar.spark.reading.ranges import Range, Split, ranges_between, stream_splits
-from magnetar.spark.reading.resolving import check_names, spot_of, start_spot
-from magnetar.spark.reading.shares import Limit, Share, shares
-from magnetar.spark.reading.spots import UNKNOWN, Offset, Spot, Spots
-from magnetar.spark.reading.topics import TopicPart, find_parts, is_meant
+from magnetar.spark.reading.resolve_offsets import check_names, spot_of, start_spot
+from magnetar.spark.reading.start_and_end import LATEST
+from magnetar.spark.reading.stream_offsets import UNKNOWN, Offset, Spot, Spots
+from magnetar.spark.reading.topics import TopicAdmin, TopicPart, find_parts, is_meant
 
 if TYPE_CHECKING:
     from magnetar.spark.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Limits of a batch. None: without limit."""
+
+    messages: int | None = None
+    size_bytes: int | None = None
+
+    @property
+    def is_none(self) -> bool:
+        return self.messages is None and self.size_bytes is None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of one partition. None: without limit."""
+
+    messages: int | None
+    size_bytes: int | None
+
+
+def shares(waiting: Mapping[str, int], limit: Limit) -> dict[str, Share]:
+    """Divides by the number of messages that wait in each. A partition that is not named gets nothing this time."""
+    messages: dict[str, int | None] = dict.fromkeys(waiting)
+    if limit.messages is not None and sum(waiting.values()) > limit.messages:
+        messages = {**_divided(waiting, limit.messages)}
+    total = max(sum(waiting[part] for part in messages), 1)
+    sizes = limit.size_bytes
+    return {
+        part: Share(count, None if sizes is None else max(sizes * waiting[part] // total, 1))
+        for part, count in messages.items()
+    }
+
+
+def _divided(waiting: Mapping[str, int], budget: int) -> dict[str, int]:
+    """Divides a budget that is smaller than the waiting messages: in proportion, at least 1 for each, as long as it
+    suffices. Partitions that lag most come first."""
+    ordered = sorted(((count, part) for part, count in waiting.items() if count > 0), reverse=True)[:budget]
+    left, waiting_left = budget, sum(count for count, _ in ordered)
+    given: dict[str, int] = {}
+    for place, (count, part) in enumerate(ordered):
+        others = len(ordered) - place - 1
+        given[part] = min(max(left * count // waiting_left, 1), left - others, count)
+        left -= given[part]
+        waiting_left -= count
+    return given
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_S: Final = 120.0  # For a broker that is away: a restart, or a new owner of the topic.
-LOOK_S: Final = 5.0  # How often new partitions and topics are looked for.
-_UNKNOWN_WAITING: Final = 1_000_000  # Messages that are taken to wait where their number is not known.
+LOOK_S: Final = 5.0  # The pause between two looks for new partitions and topics.
+_UNKNOWN_WAITING: Final = 1_000_000  # The assumed number of waiting messages where it is not known.
 
 
 class Follower:
@@ -57,26 +107,29 @@ class Follower:
         self._parts: list[TopicPart] = []
         self._looked_at: float | None = None
         self._begin: Spots | None = None
-        """Where the query began, or begins; None: not asked for."""
+        """The beginning of the query; None: not asked for."""
         self._target: Spots | None = None
-        """Of a query that ends with what is there now."""
+        """The end of a query that stops at the present end."""
         self._shown: Spots = {}
-        """Where the subscription is."""
+        """The spots to which the subscription was moved: the end of a batch that is done."""
+        self._kept: dict[str, int] = {}
+        """Part → the ledger that its subscription is in."""
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     async def initial(self) -> Offset:
-        """Where a new query begins; its subscription holds everything from there on."""
+        """Returns the beginning of a new query; its subscription holds everything from there on."""
         begin = await self.begin()
         if self._options.subscription:
-            await gather_bounded(self._hold(part, spot) for part, spot in begin.items() if part not in self._shown)
+            held = [partial(self._hold, part, spot) for part, spot in begin.items() if part not in self._shown]
+            await gather_bounded(held, AT_ONCE_MAX)
         return Offset(begin)
 
     async def begin(self) -> Spots:
-        """The same, however often it is asked for."""
+        """Returns the same at every call."""
         if self._begin is None:
             self._begin = await self._resolved()
-            if self._target is not None:  # What came since is not read, and an end never lies before its beginning.
+            if self._target is not None:  # Later messages are not read, and an end never lies before its beginning.
                 self._target |= {part: max(spot, self._target.get(part, spot)) for part, spot in self._begin.items()}
         return self._begin
 
@@ -84,7 +137,7 @@ class Follower:
         await self._look_for_parts()
         names = {part.name: part.topic for part in self._parts}
         check_names(self._options.places.unknown_topics(names), self._options.subject)
-        found = await gather_bounded(self._initial_of(part) for part in self._parts)
+        found = await gather_bounded([partial(self._initial_of, part) for part in self._parts], AT_ONCE_MAX)
         return dict(zip(names, found, strict=True))
 
     async def _initial_of(self, part: TopicPart) -> Spot:
@@ -96,10 +149,10 @@ class Follower:
 
     async def _hold(self, part: str, spot: Spot) -> None:
         await self._admin.place_subscription(part, self._options.subscription, spot)
-        self._shown[part] = spot
+        self._shown[part], self._kept[part] = spot, spot.ledger_id
 
     async def latest(self, start: Offset, limit: Limit) -> Offset:
-        """How far the next batch goes: `start` itself if nothing comes within half a second."""
+        """Returns the end of the next batch: `start` itself if nothing comes within half a second."""
         self._check_ours(start.spots)
         if self._is_initial(start):
             return Offset(await self._latest(start.spots, limit), begin=start.spots)
@@ -108,7 +161,7 @@ class Follower:
         return start if latest is start.spots else Offset(latest)
 
     def _is_initial(self, start: Offset) -> bool:
-        """Not the end of a batch: that of the first one carries its beginning."""
+        """Reports whether it is not the end of a batch: that of the first one carries its beginning."""
         return start.begin is None and start.spots == self._begin
 
     async def _latest(self, start: Spots, limit: Limit) -> Spots:
@@ -121,27 +174,26 @@ class Follower:
         return ends if limit.is_none else await self._patiently(lambda: self._limited(start, ends, limit))
 
     async def available_now(self) -> None:
-        """From now on nothing that comes is seen."""
+        """Ignores all later messages."""
         self._target = await self._patiently(self._tails)
 
     def known(self) -> Offset | None:
-        """How far topics have come, as last seen."""
+        """Returns the ends of the topics, as last seen."""
         tails = self._known_tails()
         return Offset(tails) if tails else None
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def plan(self, start: Offset, end: Offset) -> list[Split]:
-        """What lies between two offsets. The same offsets may come again after a restart."""
+        """Plans the entries between two offsets. The same offsets may come again after a restart."""
         self._check_ours(start.spots | end.spots)
         if start == end:
             self._begin = self._begin if end.begin is None else end.begin  # It is not looked up again.
             return []
         begin = end.begin if end.begin is not None and self._is_initial(start) else start.spots
         moved = {part: spot for part, spot in sorted(end.spots.items()) if begin.get(part) != spot}
-        found = await self._patiently(
-            lambda: gather_bounded(self._ranges_of(part, begin.get(part), spot) for part, spot in moved.items())
-        )
+        works = [partial(self._ranges_of, part, begin.get(part), spot) for part, spot in moved.items()]
+        found = await self._patiently(lambda: gather_bounded(works, AT_ONCE_MAX))
         ranges = [each for ranges in found for each in ranges]
         return stream_splits(ranges, self._cores, self._options.partitions_min)
 
@@ -162,7 +214,7 @@ class Follower:
         return ranges_between(segments, TopicPart(name).partition, spot, end)
 
     async def commit(self, end: Offset) -> None:
-        """Everything before was processed: the subscription shows it. It is not the truth, so it does not fail."""
+        """Moves the subscription, which shows the progress. Offsets do not depend on it, so it does not fail."""
         if not self._options.subscription:
             return
         for part, spot in sorted(end.spots.items()):
@@ -173,23 +225,31 @@ class Follower:
         name = self._options.subscription
         try:
             place = self._admin.move_subscription if part in self._shown else self._admin.place_subscription
-            await place(part, name, spot)
-            self._shown[part] = spot
+            to = await self._first_needed(part, spot)
+            await place(part, name, to)
+            self._shown[part], self._kept[part] = spot, to.ledger_id
         except MagnetarError as error:
             self._shown.pop(part, None)  # It may be deleted: the next time it is made anew.
-            log.warning("subscription %s of %s stays behind: %s", name, part, error)
+            log.warning("subscription %s of %s is not moved forward: %s", name, part, error)
+
+    async def _first_needed(self, part: str, end: Spot) -> Spot:
+        """Returns the first entry that the next batch may read: `end`, or chunks before it whose message ends after
+        it."""
+        kept = self._kept.get(part, 0)
+        chunk = await first_open_chunk(self._cluster, self._options, part, end, kept)
+        return end if chunk is None else Spot(*chunk)
 
     def close(self) -> None:
         self._heads.close()
 
-    # --- how far topics have come -------------------------------------------------------------------------------------
+    # --- ends of topics -----------------------------------------------------------------------------------------------
 
     async def _ends(self, start: Spots) -> Spots:
-        """`start`, and for parts with something new how far they have come; for new parts, where they begin."""
+        """Returns `start`, with the ends of parts that have new messages; for new parts, their beginning."""
         ends = await self._tails() if self._target is None else self._target
         self._check_there(start, ends)
         new = sorted(ends.keys() - start.keys())
-        firsts = await gather_bounded(self._first_of(part, ends[part]) for part in new)
+        firsts = await gather_bounded([partial(self._first_of, part, ends[part]) for part in new], AT_ONCE_MAX)
         moved = {part: end for part, end in ends.items() if part in start and _is_new(start[part], end)}
         return {**start, **moved, **dict(zip(new, firsts, strict=True))}
 
@@ -202,7 +262,7 @@ class Follower:
         return {part: Spot.behind(tail.last_confirmed, tail.next_index) for part, tail in self._heads.tails.items()}
 
     async def _first_of(self, part: str, end: Spot) -> Spot:
-        """Not behind the end, which may have been seen before something was trimmed."""
+        """Returns a spot not after the end, which may have been seen before something was trimmed."""
         return min(earliest_of(await self._cluster.segments(part)), end)
 
     async def _look_for_parts(self) -> None:
@@ -214,7 +274,7 @@ class Follower:
     # --- limits -------------------------------------------------------------------------------------------------------
 
     async def _limited(self, start: Spots, ends: Spots, limit: Limit) -> Spots:
-        """Parts that are new have nothing to read yet."""
+        """Limits the ends; parts that are new have nothing to read yet."""
         moved = {part: end for part, end in ends.items() if part in start and start[part] != end}
         limited = {part: start.get(part, end) for part, end in ends.items()}
         waiting = {part: _waiting(start[part], end) for part, end in moved.items()}
@@ -241,7 +301,7 @@ class Follower:
                 self._tolerate(deleted(part, start[part]))
 
     def _check_ours(self, spots: Spots) -> None:
-        """A checkpoint of another query is not gone on with."""
+        """Refuses a checkpoint of another query."""
         subject = self._options.subject
         foreign = [part for part in sorted(spots) if not is_meant(part, subject)]
         if foreign:
@@ -266,7 +326,7 @@ class Follower:
 
 
 def _is_new(start: Spot, end: Spot) -> bool:
-    """Something is to be read, or the topic is not the one that it was."""
+    """Reports whether there is something to read, or another topic of the name."""
     if UNKNOWN in (start.index, end.index):
         return start < end
     return start.index != end.index

@@ -1,17 +1,16 @@
-"""Gaps: a query is to go on at a spot, and the topic does not begin before it, or does not reach it.
+"""Gaps: a query continues at a spot, but the topic begins after it, or ends before it.
 
-    trimmed    the spot lies before the first entry that is left: retention, or trimming after compaction, removed what
-               was between. How many messages that were, their index tells.
-    nothing    the same, but the index of the first entry left is the spot's: no message is missing, only a ledger that
-               was read to its end is gone.
-    another    the spot lies behind the end, or its index does not fit: the topic was deleted and made anew, or the
-               cluster was restored from an older state.
-    untold     it lies before the first entry that is left, and that one cannot be read now: nobody can tell whether
-               anything was between. Worth waiting for, as its bookies may come back.
-    loss       an entry that the topic lists and nobody can give: not here, whoever reads finds out (fetching.py).
-
-With failOnDataLoss (the default) all but the second are errors; without it, the query goes on with what is there, and
-the log says what was left out.
+Failure:   trimmed: the spot lies before the first entry that is left: retention, or trimming after compaction, removed
+           the messages between. Their index shows their number.
+           nothing: the same, but the index of the first entry left is the spot's: no message is missing, only a ledger
+           that was read to its end was deleted.
+           another: the spot lies after the end, or its index does not fit: the topic was deleted and made anew, or the
+           cluster was restored from an older state.
+           untold: it lies before the first entry that is left, and that one cannot be read now: it is unknown whether
+           anything was between. A later try may succeed, as its bookies may come back.
+           loss: no bookie can return an entry that the topic lists; the task that reads it reports this (fetching.py).
+           With failOnDataLoss (the default) all but the second are errors; without it, the query continues with the
+           existing messages, and the log names what was left out.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from dataclasses import dataclass
 
 from magnetar.errors import DataLossError, DataTrimmedError, GapUntoldError, TopicRecreatedError
 from magnetar.spark.cluster_values import Segments
-from magnetar.spark.reading.spots import UNKNOWN, Spot
+from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
 
 log = logging.getLogger(__name__)
-_GO_ON = "To go on with what is there, set option failOnDataLoss to false"
+_GO_ON = "To continue with the remaining messages, set option failOnDataLoss to false"
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where reading really begins, and what is wrong with that, if anything is."""
+    """The real beginning of a read, and its error, if it has one."""
 
     spot: Spot
     trouble: DataLossError | None = None
 
 
 def end_of(segments: Segments) -> Spot:
-    """Where the next entry will be."""
+    """Returns the place of the next entry."""
     return Spot.behind(segments.last_confirmed, segments.next_index)
 
 
@@ -50,14 +49,14 @@ def earliest_of(segments: Segments) -> Spot:
 
 
 def begin_at(spot: Spot, segments: Segments) -> Begin:
-    """The first message at or behind the spot."""
+    """Returns the first message at the spot or after it."""
     end, earliest = end_of(segments), earliest_of(segments)
     if spot > end:
         return _behind_end(spot, end, earliest, segments.topic)
     if spot >= earliest:
         return Begin(spot)
     if spot.index == UNKNOWN:
-        return Begin(earliest, _trimmed(segments.topic, spot, earliest, "messages"))
+        return Begin(earliest, _before_all(segments.topic, spot, earliest))
     if earliest.index == UNKNOWN:
         return Begin(earliest, _untold(segments.topic, spot, earliest))
     if spot.index > earliest.index:
@@ -73,7 +72,7 @@ def _behind_end(spot: Spot, end: Spot, earliest: Spot, topic: str) -> Begin:
 
 
 def require_reached(end: Spot, segments: Segments) -> DataLossError | None:
-    """A batch that was planned once must be there when it is done again."""
+    """Checks that a batch that was planned once still exists when it is repeated."""
     reached = end_of(segments)
     if end <= reached or (end.index != UNKNOWN and end.index <= reached.index):
         return None
@@ -88,12 +87,14 @@ def deleted(topic: str, spot: Spot) -> DataLossError:
 
 
 def tolerate(trouble: DataLossError | None, *, fail_on_data_loss: bool) -> None:
-    """Raises it, or logs it."""
+    """Raises the error, or logs it."""
     if trouble is None:
         return
     if fail_on_data_loss:
         raise trouble
-    log.warning("going on behind a gap, as failOnDataLoss is false: %s", str(trouble).partition(_GO_ON)[0].rstrip())
+    log.warning(
+        "continuing after a gap, because failOnDataLoss is false: %s", str(trouble).partition(_GO_ON)[0].rstrip()
+    )
 
 
 def _trimmed(topic: str, spot: Spot, earliest: Spot, what: str) -> DataTrimmedError:
@@ -104,9 +105,18 @@ def _trimmed(topic: str, spot: Spot, earliest: Spot, what: str) -> DataTrimmedEr
     )
 
 
+def _before_all(topic: str, spot: Spot, earliest: Spot) -> DataTrimmedError:
+    """Returns the error for a message id from a user: no index shows whether it was ever one of this topic."""
+    return DataTrimmedError(
+        f"{topic} has no message {spot}: its first one is {earliest}. Either retention has removed {spot}, as the "
+        "namespace's policies say, or it is the id of a message of another topic. Begin with earliest, or with an id "
+        f"that a read of this topic shows. {_GO_ON}"
+    )
+
+
 def _untold(topic: str, spot: Spot, earliest: Spot) -> GapUntoldError:
     return GapUntoldError(
-        f"whether messages of {topic} are gone cannot be told: the query was to begin at {spot}, index {spot.index}, "
+        f"it is unknown whether messages of {topic} are gone: the query was to begin at {spot}, index {spot.index}, "
         f"and the first entry left, {earliest}, cannot be read. Its bookies are away, or it is lost: magnetar pipeline "
         f"scrub finds out. {_GO_ON}"
     )
@@ -118,5 +128,5 @@ def _another(topic: str, spot: Spot, found: Spot, how: str) -> TopicRecreatedErr
     return TopicRecreatedError(
         f"{topic} is not the topic that this query was reading: the query was at {spot}{index}, and the topic {how} "
         f"({found}{found_index}). It was deleted and made anew, or restored from an older state. Begin with a new "
-        f"checkpointLocation. {_GO_ON}: it then begins with the first message there is"
+        f"checkpointLocation. {_GO_ON}: it then begins with the first message"
     )

@@ -1,4 +1,4 @@
-"""Values of options, from text. A value that is not of its kind is refused with what would be right."""
+"""Parses values of options from text. An invalid value is refused, with the valid ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def choice(options: Mapping[str, str], name: str, choices: Sequence[str], defaul
 
 
 def json_names(text: str) -> list[str]:
-    """Of `load(["a", "b"])`, which Spark passes on as JSON."""
+    """Parses the argument of `load(["a", "b"])`, which Spark passes on as JSON."""
     try:
         found = json.loads(text)
     except ValueError:

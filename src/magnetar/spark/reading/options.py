@@ -1,8 +1,8 @@
-"""The options of a read, as Spark hands them over: names in lower case, values as text.
+"""The options of a read, as Spark passes them: names in lower case, values as text.
 
-Refused:   a name that is not known, with the nearest one that is; a value that is not of its kind; two options that
-           contradict each other. All of it before anything is asked of the cluster.
-Read next: places.py (offsets and ranges), docs/spark.md (what each option means)
+Failure:   refused are an unknown name, with the nearest known one; a value of the wrong kind; two options that
+           contradict each other. All of it happens before any request to the cluster.
+Read next: start_and_end.py (offsets and ranges), docs/spark.md (what each option means)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magnetar.errors import ConfigError, InvalidNameError
 from magnetar.spark.cluster_values import ClusterOptions
 from magnetar.spark.option_names import check_options
 from magnetar.spark.reading.option_values import choice, flag, json_names, number
-from magnetar.spark.reading.places import PlaceOptions, parse_place_options
+from magnetar.spark.reading.start_and_end import PlaceOptions, parse_place_options
 
 READ_OPTIONS: Final = (
     "serviceUrl",
@@ -43,7 +43,7 @@ READ_OPTIONS: Final = (
     "readVia",
 )
 _CANONICAL: Final = {name.lower(): name for name in READ_OPTIONS}
-_FROM_LOAD: Final = ("path", "paths")  # `load("orders")`: Spark's own names for what is given there.
+_FROM_LOAD: Final = ("path", "paths")  # Spark's own names for the argument of `load("orders")`.
 _STREAM_ONLY: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
 _BATCH_ONLY: Final = ("endingOffsets", "endingIndex", "endingTime")
 _PARTITIONS_MAX: Final = 100_000
@@ -58,11 +58,11 @@ class ReadVia(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is read: topics by name, or all that match."""
+    """The topics to read: by name, or by a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
-    """A regular expression for the name, behind `namespace`; empty: it is `names`."""
+    """A regular expression for the name, after `namespace`; empty: `names` has the topics."""
     namespace: str = ""
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Picklable: it travels to every task."""
+    """The options. Picklable: they travel to every task."""
 
     cluster: ClusterOptions
     subject: Subject
@@ -89,7 +89,7 @@ class ReadOptions:
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """ConfigError says what is wrong and what would be right."""
+    """Parses the options; ConfigError names the error and the valid values."""
     options = _known(given)
     return ReadOptions(
         cluster=_cluster(options),
@@ -108,8 +108,8 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def require_batch(given: Mapping[str, str]) -> None:
-    """Options that mean something for a stream only."""
-    _refuse(given, _STREAM_ONLY, "is for spark.readStream: a batch reads all there is between its two ends")
+    """Refuses options that are for a stream only."""
+    _refuse(given, _STREAM_ONLY, "is for spark.readStream: a batch reads everything between its two ends")
 
 
 def require_stream(given: Mapping[str, str]) -> None:
@@ -124,7 +124,7 @@ def _refuse(given: Mapping[str, str], names: tuple[str, ...], why: str) -> None:
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """By their canonical names."""
+    """Returns the options by their canonical names."""
     check_options((key for key in given if key.lower() not in _FROM_LOAD), READ_OPTIONS)
     return {_CANONICAL.get(key.lower(), key.lower()): value for key, value in given.items()}
 
@@ -136,7 +136,7 @@ def _cluster(options: Mapping[str, str]) -> ClusterOptions:
 def _subscription(options: Mapping[str, str]) -> str:
     name = options.get("subscription", "")
     if "subscription" in options and not name.strip():
-        raise ConfigError("option subscription is empty: give the name of the subscription that is to show progress")
+        raise ConfigError("option subscription is empty: give the name of the subscription that shows the progress")
     return name
 
 
@@ -185,7 +185,8 @@ def _pattern(text: str) -> Subject:
     for part in (tenant, namespace):
         if not re.fullmatch(r"[\w\-=:.]+", part):
             raise ConfigError(
-                f"option topicsPattern: write the namespace out, as in public/default/orders-.*; {part!r} is no name"
+                f"option topicsPattern: write the whole namespace, as in public/default/orders-.*; {part!r} is "
+                "not a name"
             )
     try:
         re.compile(local)

@@ -1,9 +1,9 @@
 """Ranges of entries, one ledger each, and how they are divided among tasks.
 
-Pure:      from a topic's ledgers and two spots to ranges; from ranges to splits of about the same size in bytes.
-Split:     the work of one task: ranges in the order of the log, of one topic or of several small ones. Splits in their
-           order are the log in its order. A ledger is cut between entries, taking all its entries as equally large.
-Few:       a task costs Spark some 60 ms of processor time before its first row, as much as 20 MB of messages do.
+Order:     from a topic's ledgers and two spots to ranges; from ranges to splits of about the same size in bytes. A
+           split is the work of one task: ranges in the order of the log, of one topic or of several small ones. Splits
+           in their order are the log in its order. A ledger is cut between entries, which count as equally large.
+Limits:    a task costs Spark some 60 ms of processor time before its first row, as much as 20 MB of messages do.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.spark.cluster_values import SegmentLedger, Segments
-from magnetar.spark.reading.spots import Spot
+from magnetar.spark.reading.stream_offsets import Spot
 
 SPLIT_BYTES_MIN: Final = 8 * 2**20  # Below that a second task costs more than it brings.
-SPLIT_BYTES_MAX: Final = 128 * 2**20  # What is lost when a task fails, and how evenly the last ones end.
+SPLIT_BYTES_MAX: Final = 128 * 2**20  # The work that is lost when a task fails; smaller ones end more evenly.
 _ENTRY_OVERHEAD: Final = 64  # So that even empty entries have a size.
 
 
@@ -25,13 +25,13 @@ class Range:
     """Entries `first` … `last` of a ledger, both included."""
 
     topic: str
-    """Of the partition, where there are some."""
+    """The name of the partition, for a partitioned topic."""
     partition: int
     ledger: SegmentLedger
     first: int
     last: int
     skipped: int = 0
-    """So many messages of the first entry come before the range."""
+    """The number of messages of the first entry before the range."""
     stop: int | None = None
     """Messages of the last entry from this one on are not part of it; None: all of them are."""
 
@@ -49,11 +49,11 @@ class Range:
 
     @property
     def first_index(self) -> int | None:
-        """Of its first entry's first message; None: only that entry, or the broker, knows."""
+        """The index of its first entry's first message; None: only that entry, or the broker, knows."""
         return self.ledger.first_index if self.first == 0 else None
 
     def cut(self, entries: int) -> tuple[Range, Range]:
-        """The first so many entries, and the others."""
+        """Returns the first `entries` entries, and the others."""
         assert 0 < entries < self.entries
         middle = self.first + entries
         return replace(self, last=middle - 1, stop=None), replace(self, first=middle, skipped=0)
@@ -68,7 +68,7 @@ class Split:
 
 
 def ranges_between(segments: Segments, partition: int, start: Spot, end: Spot) -> list[Range]:
-    """All entries that have a message at or behind `start` and before `end`, as far as they are listed."""
+    """Returns all listed entries that have a message at or after `start` and before `end`."""
     found = [_in_ledger(segments.topic, partition, ledger, start, end) for ledger in segments.ledgers]
     return [each for each in found if each is not None]
 
@@ -90,20 +90,20 @@ def _in_ledger(topic: str, partition: int, ledger: SegmentLedger, start: Spot, e
 
 
 def batch_splits(ranges: Sequence[Range], cores: int, partitions_min: int | None) -> list[Split]:
-    """For a query over all there is: every core has something to do, and no task has too much."""
+    """Splits a query over everything: every core has something to do, and no task has too much."""
     size = sum(each.size_bytes for each in ranges)
     count = max(_ceil(size / SPLIT_BYTES_MAX), min(cores, _ceil(size / SPLIT_BYTES_MIN)))
     return divide(ranges, max(count, partitions_min or 1))
 
 
 def stream_splits(ranges: Sequence[Range], cores: int, partitions_min: int | None) -> list[Split]:
-    """For one batch of a stream: at most as many as cores."""
+    """Splits one batch of a stream: at most one split for each core."""
     size = sum(each.size_bytes for each in ranges)
     return divide(ranges, max(min(cores, _ceil(size / SPLIT_BYTES_MIN)), partitions_min or 1))
 
 
 def divide(ranges: Sequence[Range], count: int) -> list[Split]:
-    """So many splits of about the same size; fewer if there are not so many entries."""
+    """Returns `count` splits of about the same size; fewer if there are not enough entries."""
     share = sum(each.size_bytes for each in ranges) / max(count, 1)
     splits: list[list[Range]] = [[]]
     done = 0.0  # Bytes in all splits so far.

@@ -1,6 +1,6 @@
 """The rows of one split: entries are fetched on the loop's thread while this one decodes those before them.
 
-Release:   Spark may end a task without saying so. Whatever is open then belongs to the process, or times out.
+Failure:   Spark may end a task without notice. Open requests then belong to the process, or time out.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.schemas.data import SchemaData
 from magnetar.errors import EntryAbsentError, NoSuchLedgerError, TopicNotFoundError
+from magnetar.schemas.data import SchemaData
 from magnetar.spark.cluster import open_cluster
 from magnetar.spark.decoding import Columns, DecodeOptions, EntryDecoder, EntryRun, StoredEntry
 from magnetar.spark.loop_thread import iterate, run
-from magnetar.spark.reading.admin import TopicAdmin
 from magnetar.spark.reading.batch_plan import TimeRange
 from magnetar.spark.reading.fetching import fetch
 from magnetar.spark.reading.options import ReadOptions
 from magnetar.spark.reading.ranges import Range, Split
-from magnetar.spark.reading.topics import TopicPart, topic_of
+from magnetar.spark.reading.topics import TopicAdmin, TopicPart, topic_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CALL_TIMEOUT_S: Final = 150.0  # Above the patience of those who are asked.
+CALL_TIMEOUT_S: Final = 150.0  # Above the patience of brokers and bookies.
 _RUNS_AHEAD: Final = 4  # About a megabyte each.
-_ENTRIES_BACK: Final = 16  # Read at a time when the beginning of a chunked message is looked for.
+_ENTRIES_BACK: Final = 16  # Read at a time in the search for the beginning of a chunked message.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class RowReader:
     times: TimeRange = field(default_factory=TimeRange)
 
     def rows(self, split: Split | None) -> Iterator[pa.RecordBatch]:
-        """None: a query that has nothing to read has one task all the same."""
+        """Yields the rows. None: a query that has nothing to read has one task anyway."""
         if split is None:
             return
         decoder = EntryDecoder(self.columns, self._decode_options())
@@ -61,10 +60,10 @@ class RowReader:
             publish_ms_end=self.times.end_ms,
         )
 
-    # --- what the decoder asks for, on its own thread -----------------------------------------------------------------
+    # --- requests of the decoder, on its own thread -------------------------------------------------------------------
 
     def _entries_before(self, topic: str, ledger_id: int, entry_id: int) -> Iterator[StoredEntry]:
-        """The nearest first, up to the first entry that is left."""
+        """Yields the nearest first, up to the first entry that is left."""
         for wanted in run(self._ranges_before(topic, ledger_id, entry_id), CALL_TIMEOUT_S):
             while wanted.entries > 0:
                 rest, piece = _cut_back(wanted)
@@ -106,7 +105,7 @@ class RowReader:
 
 
 def _cut_back(whole: Range) -> tuple[Range, Range]:
-    """All but the last few entries, and these."""
+    """Returns all but the last few entries, and these."""
     first = max(whole.last - _ENTRIES_BACK + 1, whole.first)
     rest = Range(whole.topic, whole.partition, whole.ledger, whole.first, first - 1)
     return rest, Range(whole.topic, whole.partition, whole.ledger, first, whole.last)

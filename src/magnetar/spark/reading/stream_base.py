@@ -1,7 +1,7 @@
-"""What a streaming query's reader does, whatever the release of Spark that calls it.
+"""The common part of a streaming query's readers, for all releases of Spark.
 
-Driver:    one object lives as long as the query, in a process of its own: it has the `Follower`. Tasks get another one,
-           without its state.
+Threads:   one object on the driver lives as long as the query, in a process of its own: it has the `Follower`. Tasks
+           get another one, without its state.
 Read next: stream_reader.py (PySpark 4.2 on), stream_reader_before_42.py; following.py
 """
 
@@ -15,20 +15,19 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from magnetar.spark.cluster import open_cluster
 from magnetar.spark.decoding import Columns
 from magnetar.spark.loop_thread import run
-from magnetar.spark.reading.admin import TopicAdmin
 from magnetar.spark.reading.batch_reader import cores_here
-from magnetar.spark.reading.following import PATIENCE_S, Follower
+from magnetar.spark.reading.following import PATIENCE_S, Follower, Limit
 from magnetar.spark.reading.options import ReadOptions
 from magnetar.spark.reading.rows import RowReader
-from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Offset, from_json, to_json
+from magnetar.spark.reading.stream_offsets import Offset, from_json, to_json
+from magnetar.spark.reading.topics import TopicAdmin
 from magnetar.spark.worker_memory import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-_CALL_TIMEOUT_S = 2 * PATIENCE_S + 60  # Above the follower's own patience, which says what it waited for.
+_CALL_TIMEOUT_S = 2 * PATIENCE_S + 60  # Above the follower's own patience, whose error names the cause.
 
 
 class StreamReaderBase(DataSourceStreamReader):
@@ -37,7 +36,7 @@ class StreamReaderBase(DataSourceStreamReader):
         self._follower: Follower | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For tasks, which need no follower."""
+        """Leaves out the follower, which tasks do not need."""
         return {**self.__dict__, "_follower": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -64,7 +63,7 @@ class StreamReaderBase(DataSourceStreamReader):
         self._ask(work)
 
     def stop(self) -> None:
-        """Not called when a query ends well: Spark ends the process."""
+        """Is not called when a query ends well: Spark ends the process."""
 
         async def work(follower: Follower) -> None:
             follower.close()

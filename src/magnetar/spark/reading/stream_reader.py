@@ -1,4 +1,4 @@
-"""What Spark calls for a streaming query, from PySpark 4.2 on: told where it is and how much it wants."""
+"""The reader that Spark calls for a streaming query, from PySpark 4.2 on: it gets its place and its limit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from magnetar.spark.reading.following import Follower
-from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Offset, to_json
+from magnetar.spark.reading.following import Follower, Limit
 from magnetar.spark.reading.stream_base import StreamReaderBase
+from magnetar.spark.reading.stream_offsets import Offset, to_json
 
 
 class StreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """There is room for one limit; where both options are given, the other is added in `latestOffset`."""
+        """Returns one limit, as there is room for one; if both options are given, `latestOffset` adds the other."""
         options = self._rows.options
         if options.messages_per_trigger_max is not None:
             return ReadMaxRows(options.messages_per_trigger_max)
@@ -38,7 +37,7 @@ class StreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
             return Limit(limit.max_rows, size_bytes)
         if isinstance(limit, ReadMaxBytes):
             return Limit(messages, limit.max_bytes)
-        return Limit()  # Spark wants all there is, whatever the options say.
+        return Limit()  # Spark wants everything, whatever the options say.
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         async def work(follower: Follower) -> Offset | None:

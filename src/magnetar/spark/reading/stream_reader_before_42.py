@@ -1,8 +1,8 @@
-"""What Spark calls for a streaming query before PySpark 4.2: it asks how far the topic is, not saying where it is.
+"""The reader that Spark calls for a streaming query before PySpark 4.2, which asks for the end without the place.
 
-So the reader remembers where it is: what it said last, and what Spark makes batches of. The latter tells it after a
-restart, too, unless the query is to end with what is there: then it is asked before it is told anything.
-Limits:    none for what it is asked first, as that is all that a query which ends with what is there asks for.
+Order:     so the reader remembers its place: its last answer, and the batches that Spark makes. The latter show it
+           after a restart, too, unless the query is to end at the present end: then the end is asked for first.
+Limits:    none for the first answer, as a query that ends at the present end asks only for that.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from magnetar.errors import MagnetarError
-from magnetar.spark.reading.following import Follower
-from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Offset, to_json
+from magnetar.spark.reading.following import Follower, Limit
 from magnetar.spark.reading.stream_base import StreamReaderBase
+from magnetar.spark.reading.stream_offsets import Offset, to_json
 
 
 class StreamReaderBefore42(StreamReaderBase):
@@ -35,8 +34,8 @@ class StreamReaderBefore42(StreamReaderBase):
         return self._at
 
     def _begin(self) -> dict[str, Any]:
-        """Of a query that seems to be new. If it is, Spark asks for its initial offset, and is told what is wrong with
-        that; if it is not, nothing of that is its concern."""
+        """Begins a query that seems to be new. If it is, Spark asks for its initial offset, and gets its errors; if it
+        is not, they do not concern it."""
 
         async def work(follower: Follower) -> Offset:
             try:

@@ -1,18 +1,29 @@
-"""Which topics and partitions a read is about: names looked up, patterns matched. Nothing is made by asking.
+"""Finds the topics and partitions of a read, by names or patterns; and asks for schemas and subscriptions over HTTP.
 
-Partition: each is a topic of its own, with a log of its own; one that is asked for by name is read alone.
+Invariant: nothing is made by a request. Each partition is a topic of its own, with its own log; a partition that is
+           named is read alone.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
 
+from magnetar.client.http.client import succeeded
 from magnetar.client.topics import partition_name, partition_of
-from magnetar.errors import HttpRefusedError, TopicNotFoundError
+from magnetar.errors import HttpRefusedError, InvalidSchemaError, SchemaMissingError, TopicNotFoundError
+from magnetar.schemas.data import SchemaData, SchemaType, version_from_bytes
 from magnetar.spark.reading.options import Subject
+from magnetar.spark.reading.stream_offsets import Spot
+
+if TYPE_CHECKING:
+    from magnetar.client.http.client import HttpClient
+
 
 _NOT_FOUND: Final = 404
 _DOMAIN: Final = "persistent://"
@@ -24,11 +35,11 @@ class TopicPart:
     """A topic without partitions, or one partition."""
 
     name: str
-    """In full; of a partition, with its number."""
+    """The full name; with its number for a partition."""
 
     @property
     def topic(self) -> str:
-        """The topic that the partition is of."""
+        """The topic of the partition."""
         return topic_of(self.name)
 
     @property
@@ -38,7 +49,7 @@ class TopicPart:
 
 
 class TopicLister(Protocol):
-    """As much of a `Cluster` as is needed."""
+    """The part of a `Cluster` that is needed."""
 
     async def partitions(self, topic: str) -> int: ...
     async def topics_of(self, namespace: str) -> list[str]: ...
@@ -49,7 +60,8 @@ def topic_of(part: str) -> str:
 
 
 async def find_parts(cluster: TopicLister, subject: Subject) -> list[TopicPart]:
-    """Sorted by name. Of names, also those that do not exist: who opens them says so. Patterns may match nothing."""
+    """Returns the parts, sorted. Missing names are included: opening them raises the error. Patterns may match
+    nothing."""
     if subject.pattern:
         return await _matching(cluster, subject)
     parts: dict[TopicPart, None] = {}
@@ -69,14 +81,100 @@ async def _matching(cluster: TopicLister, subject: Subject) -> list[TopicPart]:
     except HttpRefusedError as error:
         if error.status != _NOT_FOUND:
             raise
-        raise TopicNotFoundError(f"option topicsPattern: there is no namespace {subject.namespace}") from None
+        raise TopicNotFoundError(f"option topicsPattern: namespace {subject.namespace} does not exist") from None
     return sorted(TopicPart(name) for name in names if is_meant(name, subject))
 
 
 def is_meant(part: str, subject: Subject) -> bool:
-    """Whether a read of this subject reads the part, if there is one of this name."""
+    """Reports whether a read of this subject includes the part, if it exists."""
     topic = topic_of(part)
     if not subject.pattern:
         return part in subject.names or topic in subject.names
     prefix = f"{_DOMAIN}{subject.namespace}/"
     return topic.startswith(prefix) and re.fullmatch(subject.pattern, topic.removeprefix(prefix)) is not None
+
+
+_CONFLICT: Final = 409
+_TIMEOUT_S: Final = 30.0
+_LENGTH = struct.Struct(">i")
+
+
+class TopicAdmin:
+    """Requests about schemas and subscriptions. Lives on the loop's thread."""
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    # --- schemas ------------------------------------------------------------------------------------------------------
+
+    async def schema(self, topic: str, version: bytes | None = None) -> SchemaData:
+        """Returns the newest schema, or that version. Raises SchemaMissingError."""
+        path = f"/admin/v2/schemas/{quote(topic.removeprefix(_DOMAIN))}/schema"
+        if version is not None:
+            path = f"{path}/{version_from_bytes(version)}"
+        try:
+            found = await self._http.get_json(path, patience_s=_TIMEOUT_S)
+        except HttpRefusedError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            what = "no schema" if version is None else f"no version {version_from_bytes(version)} of its schema"
+            raise SchemaMissingError(f"{topic} has {what}: read it with valueSchema=raw, or register one") from None
+        return schema_from_json(found)
+
+    async def schemas(self, topic: str) -> list[SchemaData]:
+        """Returns all versions, the newest first."""
+        path = f"/admin/v2/schemas/{quote(topic.removeprefix(_DOMAIN))}/schemas"
+        found = await self._http.get_json(path, patience_s=_TIMEOUT_S)
+        versions = sorted(found["getSchemaResponses"], key=lambda each: int(each["version"]), reverse=True)
+        return [schema_from_json(each) for each in versions]
+
+    # --- subscriptions ------------------------------------------------------------------------------------------------
+
+    async def place_subscription(self, part: str, name: str, spot: Spot) -> None:
+        """Makes or moves the subscription, so that this message is the first that it has not acknowledged."""
+        body = json.dumps(_message_id(spot)).encode()
+        path = f"{topic_path(part)}/subscription/{quote(name, safe='')}"
+        answer = await self._http.request("PUT", path, body=body, timeout_s=_TIMEOUT_S)
+        if answer.status != _CONFLICT and not spot.skipped:
+            succeeded(answer)
+            return
+        await self.move_subscription(part, name, spot)
+
+    async def move_subscription(self, part: str, name: str, spot: Spot) -> None:
+        path = f"{topic_path(part)}/subscription/{quote(name, safe='')}/resetcursor"
+        body = json.dumps(_message_id(spot)).encode()
+        succeeded(await self._http.request("POST", path, body=body, timeout_s=_TIMEOUT_S))
+
+
+def topic_path(part: str) -> str:
+    return f"/admin/v2/persistent/{quote(part.removeprefix(_DOMAIN))}"
+
+
+def _message_id(spot: Spot) -> dict[str, Any]:
+    return {
+        "ledgerId": spot.ledger_id,
+        "entryId": spot.entry_id,
+        "partitionIndex": -1,
+        "batchIndex": spot.skipped if spot.skipped else -1,
+        "isExcluded": False,
+    }
+
+
+def schema_from_json(found: Any) -> SchemaData:
+    """Parses the admin interface's form, in which a pair is an object with both definitions."""
+    try:
+        kind, text, properties = SchemaType[found["type"]], str(found["data"]), dict(found.get("properties") or {})
+        data = _pair(text) if kind is SchemaType.KEY_VALUE else text.encode()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidSchemaError(f"the broker's response is not a schema: {error!r}") from None
+    return SchemaData(kind, data, {str(key): str(value) for key, value in properties.items()})
+
+
+def _pair(text: str) -> bytes:
+    both = json.loads(text)
+    parts = [_definition(both[side]) for side in ("key", "value")]
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def _definition(part: Any) -> bytes:
+    return part.encode() if isinstance(part, str) else json.dumps(part, separators=(",", ":")).encode()

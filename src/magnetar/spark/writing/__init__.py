@@ -1,12 +1,7 @@
-"""DataFrames into topics: what Spark's writers do, exactly once.
+"""DataFrames into topics, exactly once.
 
-    options.py, plan.py            what is asked for, checked; what every task is told
-    targets.py                     the topics, their partitions and schemas
-    staging_task.py, committing.py delivery=exactly-once: tasks stage, the driver commits (staging/)
-    dedup_task.py                  delivery=dedup: tasks publish, brokers drop repeats
-    writers.py, task_context.py    what Spark calls; only these import pyspark
-
-Read next: docs/spark-sink.md
+Only writers.py imports pyspark.
+Read next: options.py and plan.py, targets.py, tasks.py (executors), writers.py (Spark's side), docs/spark-sink.md
 """
 
 from __future__ import annotations
@@ -30,23 +25,24 @@ _FIND_S: Final = 120.0
 
 
 def make_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BatchWriter:
-    """For `DataSource.writer`. ConfigError, TopicNotFoundError: before any task runs."""
+    """Makes the writer for `DataSource.writer`. Raises ConfigError, TopicNotFoundError before any task runs."""
     from magnetar.spark.writing.writers import BatchWriter
 
-    return BatchWriter(_plan(schema, options, overwrite))
+    require_append(overwrite=overwrite)
+    return BatchWriter(_plan(schema, options))
 
 
 def make_stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> StreamWriter:
-    """For `DataSource.streamWriter`."""
+    """Makes the writer for `DataSource.streamWriter`."""
     from magnetar.spark.writing.writers import StreamWriter
 
-    return StreamWriter(_plan(schema, options, overwrite))
+    require_append(overwrite=overwrite, is_stream=True)
+    return StreamWriter(_plan(schema, options))
 
 
-def _plan(schema: StructType, options: Mapping[str, str], overwrite: bool) -> WritePlan:
+def _plan(schema: StructType, options: Mapping[str, str]) -> WritePlan:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    require_append(overwrite=overwrite)
     parsed = parse_write_options(options)
     plan = plan_write(to_arrow_schema(schema, timezone="UTC"), parsed)
     if not parsed.topic:

@@ -1,7 +1,7 @@
-"""The options of a write, as Spark hands them over: names in lower case, values as text.
+"""The options of a write, as Spark passes them: names in lower case, values as text.
 
-Refused:   an unknown name, with the nearest known one; a value that is not of its kind; `overwrite`. All of it before
-           anything is asked of the cluster.
+Failure:   refused are an unknown name, with the nearest known one; a value of the wrong kind; `overwrite`. All of it
+           happens before any request to the cluster.
 Read next: docs/spark-sink.md (what each option means)
 """
 
@@ -11,12 +11,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from magnetar.client.topics import full_name
-from magnetar.config.suggest import nearest
+from magnetar.config.load import nearest
 from magnetar.errors import ConfigError, InvalidNameError
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.option_names import check_options
+from magnetar.staging.paths import OWNER_BYTES_MAX
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 
 WRITE_OPTIONS: Final = (
@@ -30,13 +32,14 @@ WRITE_OPTIONS: Final = (
     "batchingMaxBytes",
     "batchBuilder",
 )
-_FROM_SAVE: Final = "path"  # `save("orders")`: Spark's own name for what is given there.
+_FROM_SAVE: Final = "path"  # Spark's own name for the argument of `save("orders")`.
 _COMPRESSIONS: Final = {"none": NONE, "lz4": LZ4, "zlib": ZLIB, "zstd": ZSTD, "snappy": SNAPPY}
 _BATCH_BUILDERS: Final = ("default", "key_based")
 ENTRY_BYTES: Final = 512 * 2**10
 _ENTRY_BYTES_MIN: Final = 1024
-_ENTRY_BYTES_MAX: Final = 4 * 2**20  # Below the 5 MiB that brokers take unless they are told otherwise.
+_ENTRY_BYTES_MAX: Final = 4 * 2**20  # Below the brokers' default limit of 5 MiB.
 _JOB_ID_CHARACTERS_MAX: Final = 200
+_JOB_ID_ENCODED_MAX: Final = OWNER_BYTES_MAX - 32  # An owner's name has a prefix before it, and a target after it.
 PERSISTENT: Final = "persistent://"
 
 
@@ -53,22 +56,22 @@ class ValueSchema(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Picklable: it travels to every task."""
+    """The options. Picklable: they travel to every task."""
 
     cluster: ClusterOptions
     topic: str = ""
-    """In full; empty: each row says it."""
+    """The full name; empty: each row has its topic."""
     delivery: Delivery = Delivery.EXACTLY_ONCE
     job_id: str = ""
     compression: int = NONE
     schema: ValueSchema = ValueSchema.NONE
     entry_bytes: int = ENTRY_BYTES
     is_by_key: bool = False
-    """Never different keys in one entry."""
+    """Whether an entry never has different keys."""
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """ConfigError says what is wrong and what would be right."""
+    """Parses the options; ConfigError names the error and the valid values."""
     check_options((key for key in given if key.lower() != _FROM_SAVE), WRITE_OPTIONS)
     options = {key.lower(): value.strip() for key, value in given.items()}
     return WriteOptions(
@@ -83,7 +86,13 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def require_append(*, overwrite: bool) -> None:
+def require_append(*, overwrite: bool, is_stream: bool = False) -> None:
+    """Raises ConfigError for a batch with mode overwrite, and for a stream with outputMode complete."""
+    if overwrite and is_stream:
+        raise ConfigError(
+            'a topic cannot be overwritten by outputMode("complete"): use outputMode("append"), which for an '
+            "aggregation needs withWatermark, or write each batch as messages in foreachBatch, with the option jobId"
+        )
     if overwrite:
         raise ConfigError(
             'a topic cannot be overwritten: use .mode("append"), and delete or trim the topic first if it must be empty'
@@ -98,7 +107,7 @@ def _topic(options: Mapping[str, str]) -> str:
 
 
 def full_topic(name: str) -> str:
-    """The whole name of a persistent topic."""
+    """Returns the whole name of a persistent topic."""
     try:
         full = full_name(name)
     except InvalidNameError as error:
@@ -109,7 +118,7 @@ def full_topic(name: str) -> str:
 
 
 def _choice(options: Mapping[str, str], name: str, known: list[str]) -> str:
-    """The first is the default."""
+    """Returns the choice; the first is the default."""
     value = options.get(name.lower(), "").lower() or known[0]
     if value not in known:
         raise ConfigError(
@@ -121,7 +130,12 @@ def _choice(options: Mapping[str, str], name: str, known: list[str]) -> str:
 def _job_id(options: Mapping[str, str]) -> str:
     job_id = options.get("jobid", "")
     if len(job_id) > _JOB_ID_CHARACTERS_MAX:
-        raise ConfigError(f"option jobId has {len(job_id)} characters: at most {_JOB_ID_CHARACTERS_MAX} are taken")
+        raise ConfigError(f"option jobId has {len(job_id)} characters: at most {_JOB_ID_CHARACTERS_MAX} are allowed")
+    if (encoded := len(quote(job_id, safe=""))) > _JOB_ID_ENCODED_MAX:
+        raise ConfigError(
+            f"option jobId takes {encoded} bytes in a path of the metadata, where anything but letters and digits "
+            f"takes 3 to 12: at most {_JOB_ID_ENCODED_MAX} are allowed. Give a shorter one"
+        )
     return job_id
 
 

@@ -1,6 +1,7 @@
-"""What a write is going to do, decided once on the driver and sent to every task. Picklable, and nothing is opened.
+"""The plan of a write, made once on the driver and sent to every task. Picklable, and nothing is opened.
 
-Owner:     who publishes, over all restarts: `spark/QUERY` for a stream, `spark-job/JOB` for a batch.
+Format:    the owner publishes, over all restarts: `spark/QUERY` for a stream; for a batch with a jobId the job and its
+           target (staging/records.py), for one without it a random name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from magnetar.errors import ConfigError
 from magnetar.spark.encoding.layout import Layout, plan_layout
 from magnetar.spark.encoding.record_schema import record_definition
 from magnetar.spark.encoding.routing import Target
-from magnetar.spark.writing.options import ValueSchema, WriteOptions
+from magnetar.spark.writing.options import Delivery, ValueSchema, WriteOptions
+from magnetar.staging.records import JobIdentity
 
 STREAM_OWNER = "spark/"
 JOB_OWNER = "spark-job/"
@@ -24,24 +26,39 @@ class WritePlan:
     options: WriteOptions
     layout: Layout
     definition: str = ""
-    """Of the value's schema; empty: there is none."""
+    """The definition of the value's schema; empty: there is none."""
     target: Target | None = None
-    """The topic that all rows go to; None: each row says it."""
+    """The topic for all rows; None: each row has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """Which attempt of which task of which batch this is."""
+    """The attempt, the task and the batch."""
 
     owner: str
     epoch: int
     partition: int
     attempt: int
     task_attempt_id: int
+    time_zone: str = ""
+    """The session's zone; empty if the session sets none."""
+
+
+def job_identity(job_id: str, topic: str) -> JobIdentity:
+    """`topic` is the full name; empty if each row names its topic."""
+    return JobIdentity(JOB_OWNER + job_id, topic)
+
+
+def owner_of_job(options: WriteOptions, random_id: str) -> str:
+    """Returns the owner of a batch. With delivery=dedup the target is left out: the brokers know repeats by topic
+    already, and by the name of the producer, which must not change."""
+    if options.job_id and options.delivery is Delivery.EXACTLY_ONCE:
+        return job_identity(options.job_id, options.topic).owner
+    return JOB_OWNER + (options.job_id or random_id)
 
 
 def plan_write(schema: pa.Schema, options: WriteOptions) -> WritePlan:
-    """All that can be said without the cluster; `target` is not known yet. Raises `ConfigError`."""
+    """Plans without the cluster; `target` is not known yet. Raises `ConfigError`."""
     is_typed = options.schema is not ValueSchema.NONE
     layout = plan_layout(schema, is_typed=is_typed)
     if not options.topic and not layout.topic:

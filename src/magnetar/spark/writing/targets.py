@@ -1,9 +1,10 @@
-"""Topics that are written to: whether they are there, their partitions, their schema, and whether repeats are dropped.
+"""The topics of a write: whether they exist, their partitions, their schema, and whether repeats are dropped.
 
-Missing:   a topic that is not there is made as a producer's arrival would make it: the broker's own producer path is
-           asked, which obeys the namespace's policies. If it may not be made, the error says how to make it.
-Schema:    is registered with the topic, as a producer registers it; the same one again gets the same version.
-Dedup:     is looked up, never switched on: it changes the topic for every producer, and costs the broker memory.
+Order:     a missing topic is made as by a producer: through the broker's own producer path, which obeys the namespace's
+           policies. If that is refused, the error says how to make it. The schema is registered with the topic, as a
+           producer registers it; the same one again gets the same version.
+Invariant: deduplication is looked up, never switched on: it changes the topic for every producer, and costs the broker
+           memory.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import asyncio
 import json
 from typing import Any, Final
 
-from magnetar.broker.names import TopicName
-from magnetar.broker.schemas.data import version_to_bytes
 from magnetar.client.client import PulsarClient
-from magnetar.client.http import HttpClient, json_of, succeeded
+from magnetar.client.http.client import HttpClient, json_of, succeeded
 from magnetar.client.options import ProducerOptions
-from magnetar.errors import ConfigError, HttpRefusedError, TopicNotFoundError
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.client.topics import partition_name
+from magnetar.errors import ConfigError, HttpRefusedError, TopicNotFoundError, TopicTerminatedError
+from magnetar.names import TopicName
+from magnetar.runtime.system import SystemEntropy
+from magnetar.schemas.data import version_to_bytes
 from magnetar.spark.cluster import Cluster, ClusterOptions
 from magnetar.spark.encoding.routing import Target
 from magnetar.spark.writing.options import Delivery, full_topic
@@ -26,14 +28,17 @@ from magnetar.spark.writing.plan import WritePlan
 
 _NOT_FOUND: Final = 404
 _REQUEST_S: Final = 30.0
-_FRESH_S: Final = 10.0  # New partitions are used after that. A micro-batch makes two writers, and comes again at once.
+_NO_LEDGERS: Final = 2**62  # No ledger has a higher id, so the list of a topic's ledgers is empty.
+_FRESH_S: Final = (
+    10.0  # New partitions are used after this time. A micro-batch makes two writers, and the next one follows at once.
+)
 
 _found: dict[tuple[ClusterOptions, str, str, Delivery], tuple[Target, float]] = {}
-"""Of this process, touched on the loop's thread only; and since when it is known."""
+"""The targets of this process, with the time of their lookup; touched on the loop's thread only."""
 
 
 async def find_target(cluster: Cluster, plan: WritePlan, name: str) -> Target:
-    """Of a topic as the user wrote it. What was asked a moment ago is not asked again."""
+    """Returns the target for a topic as the user wrote it. A recent answer is used again."""
     topic = full_topic(name)
     key = (cluster.options, topic, plan.definition, plan.options.delivery)
     now_s = asyncio.get_running_loop().time()
@@ -46,6 +51,7 @@ async def find_target(cluster: Cluster, plan: WritePlan, name: str) -> Target:
 
 async def _find(cluster: Cluster, plan: WritePlan, topic: str) -> Target:
     partitions = await _partitions(cluster, topic)
+    await _require_open(cluster, partition_name(topic, 0) if partitions else topic)
     if plan.options.delivery is Delivery.DEDUP:
         await _require_dedup(cluster.http, topic)
     version = await _register(cluster.http, topic, plan) if plan.definition else b""
@@ -60,6 +66,17 @@ async def _partitions(cluster: Cluster, topic: str) -> int:
             raise
         return await _make(cluster, topic, error)
     return int(found["partitions"])
+
+
+async def _require_open(cluster: Cluster, part: str) -> None:
+    """Checks before any task runs: the commit of rows for a terminated topic could only fail. A partitioned topic is
+    terminated as a whole, so its first partition stands for all."""
+    try:
+        is_terminated = (await cluster.segments(part, from_ledger=_NO_LEDGERS)).terminated
+    except TopicNotFoundError:  # A partition that was never used is made by the commit.
+        return
+    if is_terminated:
+        raise TopicTerminatedError(f"{part} is terminated: it takes no more messages. Write to another topic")
 
 
 async def _make(cluster: Cluster, topic: str, missing: HttpRefusedError) -> int:
@@ -101,5 +118,5 @@ async def _require_dedup(http: HttpClient, topic: str) -> None:
 
 
 def topic_path(topic: str) -> str:
-    """`persistent/tenant/namespace/name`, as the admin interface writes it."""
+    """Returns `persistent/tenant/namespace/name`, as the admin interface writes it."""
     return TopicName.parse(topic).rest_path

@@ -1,34 +1,45 @@
-"""What Spark calls: a writer for batches, one for streams.
+"""The writers that Spark calls, one for batches, one for streams; and the commit on the driver.
 
-Batch:     Spark pickles this one object to every task and to `commit`, so an id made when it is made is the job's.
-Stream:    a new object for every micro-batch, and another one for `commit`: only the commit messages connect them.
-Abort:     deletes nothing. It follows a `commit` that raised, too, which may have taken effect, and runs while tasks
-           still write; what is left is the sweeper's (staging/sweeper.py).
+Order:     Spark pickles a batch's writer to every task and to `commit`, so its id is the job's. A stream has a new
+           writer for every micro-batch, and another one for `commit`: only the commit messages connect them.
+Failure:   `abort` deletes nothing. It also follows a `commit` that raised, which may have taken effect, and runs while
+           tasks still write; the sweeper deletes the rest (staging/sweeper.py). A stream's task learns its query and
+           batch from properties that are not documented; without them it fails, as nothing else identifies a repeated
+           batch.
+Read next: staging/sink.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.errors import SparkFailedError, StagingError
+from magnetar.runtime.system import SystemEntropy
 from magnetar.spark import failpoints
+from magnetar.spark.cluster import ClusterOptions, cluster
+from magnetar.spark.loop_thread import run
 from magnetar.spark.worker_memory import freeze_imports
-from magnetar.spark.writing.committing import commit_epoch, commit_job, is_job_done
-from magnetar.spark.writing.dedup_task import publish_rows
 from magnetar.spark.writing.options import Delivery
-from magnetar.spark.writing.plan import JOB_OWNER, TaskIdentity, WritePlan
-from magnetar.spark.writing.staging_task import stage_rows
-from magnetar.spark.writing.task_context import job_task, stream_task
+from magnetar.spark.writing.plan import STREAM_OWNER, TaskIdentity, WritePlan, job_identity, owner_of_job
+from magnetar.spark.writing.tasks import publish_rows, stage_rows, staging_settings
+from magnetar.staging.publisher import HttpPublisher
 from magnetar.staging.records import Staged
+from magnetar.staging.sink import Sink
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+TIME_ZONE: Final = "spark.sql.session.timeZone"  # Spark passes SQL settings that are set to tasks, as properties.
 
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     staged: str = ""
     """A `Staged` as JSON; empty where nothing is to be committed."""
@@ -39,12 +50,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
-        job_id = plan.options.job_id or SystemEntropy().uuid().hex
-        self._owner = JOB_OWNER + job_id
-        self._is_passing = not plan.options.job_id
-        is_staged = plan.options.delivery is Delivery.EXACTLY_ONCE
-        self._is_done = not self._is_passing and is_staged and is_job_done(plan.options.cluster, self._owner)
-        """By an earlier run: this one writes nothing."""
+        options = plan.options
+        self._owner = owner_of_job(options, SystemEntropy().uuid().hex)
+        self._is_passing = not options.job_id
+        is_once = bool(options.job_id) and options.delivery is Delivery.EXACTLY_ONCE
+        self._is_done = is_once and is_job_done(options.cluster, options.job_id, options.topic)
+        """Whether an earlier run did it: this one writes nothing."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         return TaskDone() if self._is_done else _write(iterator, self._plan, job_task(self._owner))
@@ -56,7 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit_job(self._plan.options.cluster, self._owner, staged, is_passing=self._is_passing)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is deleted."""
+        """Deletes nothing."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -71,7 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         failpoints.reached("before-commit-file", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is deleted."""
+        """Deletes nothing."""
 
 
 def _write(batches: Iterator[pa.RecordBatch], plan: WritePlan, task: TaskIdentity) -> TaskDone:
@@ -86,3 +97,70 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
 
 
 freeze_imports()
+
+
+def stream_task() -> TaskIdentity:
+    context = _context()
+    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if not query or not batch:
+        raise SparkFailedError(
+            f"this Spark does not give a task its query ({QUERY_ID}: {query}) and batch ({BATCH_ID}: {batch}): "
+            "exactly-once needs both. Use PySpark 4.2 or newer; in foreachBatch write a batch, with an option jobId "
+            'that names query, batch and sink: jobId=f"{query_id}/{batch_id}/orders"'
+        )
+    return _identity(context, STREAM_OWNER + query, int(batch))
+
+
+def job_task(owner: str) -> TaskIdentity:
+    return _identity(_context(), owner, 0)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise SparkFailedError("rows can be written only by Spark's tasks")
+    return context
+
+
+def _identity(context: TaskContext, owner: str, epoch: int) -> TaskIdentity:
+    return TaskIdentity(
+        owner,
+        epoch,
+        context.partitionId(),
+        context.attemptNumber(),
+        context.taskAttemptId(),
+        context.getLocalProperty(TIME_ZONE) or "",
+    )
+
+
+_COMMIT_S: Final = 24 * 3600.0
+"""A safety net only: waiting is right while brokers copy, and the sink has its own patience when they do not."""
+_RECOVER_S: Final = _COMMIT_S
+
+
+def commit_epoch(options: ClusterOptions, epoch: int, staged: Sequence[Staged]) -> None:
+    """Commits an epoch of a stream. Returns when every reader can see it. Does nothing for an epoch without tasks."""
+    if not staged:
+        return
+    owners = sorted({each.owner for each in staged})
+    if len(owners) != 1:
+        raise StagingError(f"tasks of several queries cannot be committed as one: {', '.join(owners)}")
+    run(_sink(options).commit(owners[0], epoch, staged), _COMMIT_S)
+
+
+def commit_job(options: ClusterOptions, owner: str, staged: Sequence[Staged], *, is_passing: bool) -> None:
+    """Commits a batch. JobAlreadyCommittedError: another run with this id was first, and this one's rows are
+    dropped."""
+    run(_sink(options).commit(owner, 0, staged, is_job=not is_passing, is_passing=is_passing), _COMMIT_S)
+
+
+def is_job_done(options: ClusterOptions, job_id: str, topic: str) -> bool:
+    """Reports, logs and counts whether an earlier run has published this job to this topic; an unfinished decision of
+    it is finished first. `topic` is the full name; empty if each row names its topic."""
+    return run(_sink(options).is_job_done(job_identity(job_id, topic)), _RECOVER_S)
+
+
+def _sink(options: ClusterOptions) -> Sink:
+    found = cluster(options)
+    settings = staging_settings(found.settings)
+    return Sink(found.store, found.ledgers, HttpPublisher(found.http), settings, reached=failpoints.reached)

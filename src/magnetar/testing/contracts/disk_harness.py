@@ -59,6 +59,7 @@ async def expect_refusal(file: File) -> None:
         file.append_and_sync([b"x"]),
         file.truncate(0),
         file.preallocate(100),
+        file.write_again(0, b""),
         file.read(0, 1),
         file.sync(),
     ]

@@ -6,7 +6,7 @@ from uuid import RFC_4122
 
 import pytest
 
-from magnetar.runtime.entropy import Entropy
+from magnetar.runtime.runtime import Entropy
 
 _YEAR_2020_MS = 1_577_836_800_000
 _YEAR_2200_MS = 7_258_118_400_000

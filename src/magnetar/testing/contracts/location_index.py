@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.errors import ClosedError, DiskFullError, IndexDamagedError
-from magnetar.storage.extents import ID_MAX, SPAN, BlockPlace, Extent, extents_of
+from magnetar.storage.index.extents import ID_MAX, SPAN, BlockPlace, Extent, extents_of
+from magnetar.storage.index.location_index import IndexBatch, LocationIndex
 from magnetar.storage.ledger_flags import LedgerFlags
-from magnetar.storage.location_index import IndexBatch, LocationIndex
 
 KEY = b"k" * 20
 
@@ -25,7 +25,7 @@ class IndexHarness(ABC):
 
     @abstractmethod
     async def crash(self) -> None:
-        """As `restart`, but nothing is closed: what was not durable is gone."""
+        """Works like `restart`, but nothing is closed: what was not durable is lost."""
 
     @abstractmethod
     async def damage(self, needle: bytes) -> None:

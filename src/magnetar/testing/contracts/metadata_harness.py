@@ -1,12 +1,15 @@
 """What the metadata contract needs of a store besides the store: its server, and the power to break things.
 
-A harness is made for one test and one empty tree. Each kind of store brings its own way to lose a connection or to end
-a session; what the store must do then is the same for all.
+A harness is made for one test and one empty tree. Each kind of store has its own way to lose a connection or to end a
+session; what the store must do then is the same for all.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
 
 from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.session import SessionState
@@ -58,3 +61,23 @@ class Recorder:
     @property
     def kinds(self) -> list[str]:
         return [event.kind.value for event in self.events]
+
+
+async def value_of(store: MetadataStore, path: str) -> bytes:
+    node = await store.get(path)
+    assert node is not None, f"{path} does not exist"
+    return node.value
+
+
+class StoreContract:
+    """Two sessions with one tree; a test module brings the `harness` fixture."""
+
+    @pytest_asyncio.fixture
+    async def store(self, harness: StoreHarness) -> AsyncIterator[MetadataStore]:
+        async with await harness.connect() as store:
+            yield store
+
+    @pytest_asyncio.fixture
+    async def other(self, harness: StoreHarness) -> AsyncIterator[MetadataStore]:
+        async with await harness.connect() as store:
+            yield store

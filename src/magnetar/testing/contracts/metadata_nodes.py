@@ -17,8 +17,7 @@ from magnetar.errors import (
     ValueTooLargeError,
 )
 from magnetar.metadata.store import Check, Create, CreateMode, Delete, MetadataStore, Put
-from magnetar.testing.contracts.metadata_base import StoreContract, value_of
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, Recorder
+from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, Recorder, StoreContract, value_of
 
 BAD_PATHS = [
     "",

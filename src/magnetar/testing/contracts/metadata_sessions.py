@@ -1,4 +1,4 @@
-"""The metadata contract: sessions, ephemeral nodes, outages, expiry, and outcomes that nobody knows."""
+"""The metadata contract: sessions, ephemeral nodes, outages, expiry, and unknown outcomes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from magnetar.errors import (
 from magnetar.metadata.follow import follow_children, follow_value
 from magnetar.metadata.session import SessionState
 from magnetar.metadata.store import Create, CreateMode, MetadataStore, Put
-from magnetar.testing.contracts.metadata_base import StoreContract, value_of
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, Recorder, StoreHarness
+from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, Recorder, StoreContract, StoreHarness, value_of
 from magnetar.testing.waiting import until
 
 

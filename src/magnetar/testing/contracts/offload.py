@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar.errors import ClosedError, DiskFullError
-from magnetar.runtime.offload import Offload
+from magnetar.runtime.runtime import Offload
 
 
 class OffloadHarness(ABC):

@@ -1,4 +1,4 @@
-"""The message of both directions and both versions of AUTH: the plugin's name, and what the plugin has to say."""
+"""The AUTH message of both directions and both versions: the plugin's name, and its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def decode_auth_message(data: memoryview) -> tuple[str, bytes]:
     try:
         message.ParseFromString(bytes(data))
     except (DecodeError, UnicodeDecodeError):
-        raise RemoteProtocolError("an auth message that is not one") from None
+        raise RemoteProtocolError("an invalid auth message") from None
     if not message.IsInitialized():
         raise RemoteProtocolError("an auth message without plugin name or payload")
     return fields_of(message)

@@ -1,10 +1,10 @@
-"""Which entries of a ledger a bookie holds, as GET_LIST_OF_ENTRIES_OF_LEDGER answers it.
+"""Lists the entries of a ledger that a bookie holds, as the answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
 
 Format:    version i32 (0) | number of groups i32 | zeros up to 64 bytes | groups of 24 bytes, ascending
-Group:     first i64 | last i64 | size i32 | period i32: runs of `size` entries that begin at first, first + period,
-           … up to last. A single run has first = last and period 0.
-Striped:   a ledger with Qw < E leaves the same gap again and again, so a million entries still fit one group. Apache's
-           own encoder writes every run as a group of its own; its decoder reads both.
+           group: first i64 | last i64 | size i32 | period i32: runs of `size` entries that begin at first,
+           first + period, … up to last. A single run has first = last and period 0. A ledger with Qw < E leaves the
+           same gap repeatedly, so a million entries still fit one group. Apache's own encoder writes every run as a
+           group of its own; its decoder reads both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group:
         return self.period == 0 or (entry_id - self.first) % self.period < self.size
 
     def __iter__(self) -> Iterator[int]:
-        """May be astronomically many, if the bookie says so: bound what you take."""
+        """Yields the ids, which may be astronomically many, if the bookie says so: bound what you take."""
         for start in range(self.first, self.last + 1, self.period or 1):
             yield from range(start, start + self.size)
 
@@ -48,17 +48,17 @@ class Group:
 
 
 class AvailabilityEncoder:
-    """Given the ids bit by bit, because a ledger may have millions: `add` … `add`, `encoded`."""
+    """Takes the ids in parts, because a ledger may have millions: `add` … `add`, `encoded`."""
 
     __slots__ = ("_first", "_following", "_group", "_packed")
 
     def __init__(self) -> None:
-        self._first = self._following = 0  # Of the run without a gap that is being looked at.
+        self._first = self._following = 0  # The run without a gap that is being looked at.
         self._group: Group | None = None
         self._packed: list[bytes] = []
 
     def add(self, entry_ids: Iterable[int]) -> None:
-        """Ascending, also from one call to the next; a repeated one counts once."""
+        """Takes ids in ascending order, also from one call to the next; a repeated one counts once."""
         first, following = self._first, self._following
         for entry_id in entry_ids:
             assert entry_id >= following - 1, "entry ids must ascend"
@@ -70,7 +70,7 @@ class AvailabilityEncoder:
         self._first, self._following = first, following
 
     def encoded(self) -> bytes:
-        """Of all that was added; nothing can be added behind it."""
+        """Returns everything that was added; nothing can be added after it."""
         self._add_run(self._first, self._following - self._first)
         if self._group is not None:
             self._pack(self._group)
@@ -92,15 +92,8 @@ class AvailabilityEncoder:
         self._packed.append(_GROUP.pack(group.first, group.last, group.size, group.period))
 
 
-def encode_availability(entry_ids: Iterable[int]) -> bytes:
-    """`entry_ids` ascending; a repeated one counts once."""
-    encoder = AvailabilityEncoder()
-    encoder.add(entry_ids)
-    return encoder.encoded()
-
-
 def decode_availability(data: Buffer) -> Sequence[Group]:
-    """Ascending, and not overlapping."""
+    """Returns ascending groups that do not overlap."""
     if len(data) < _HEADER.size:
         raise RemoteProtocolError(f"a list of entries of {len(data)} bytes is cut short")
     version, count = _HEADER.unpack_from(data)

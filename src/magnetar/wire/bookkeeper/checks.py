@@ -1,29 +1,29 @@
-"""What makes a well-formed request one that cannot be served. The same for both protocol versions.
+"""Checks whether a well-formed request can be served. The checks are the same for both protocol versions.
 
-Stricter than Apache's server, which stores what it gets: an entry with an id below zero would be mistaken for one of
-the journal's own marks, and an add whose body names another ledger would be stored there past that ledger's key.
-Lengths:   protobuf sets no bound on bytes. What clients send has one length or a few: a master key is a SHA-1, whatever
-           the digest and the password; an explicit LAC is two numbers and a digest. Storage counts on it, so anything
-           else ends here, before it can be remembered.
+Purpose:   they are stricter than Apache's server, which stores any entry: an entry with an id below zero would be taken
+           for one of the journal's own marks, and an add whose body names another ledger would be stored there past
+           that ledger's key.
+Limits:    protobuf sets no bound on bytes. Clients send one length or a few: a master key is a SHA-1, whatever the
+           digest and the password; an explicit LAC is two numbers and a digest. Storage relies on it, so any other
+           length is refused here, before it can be stored.
 """
 
 from __future__ import annotations
 
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, IDS, LAST_ENTRY, MASTER_KEY_BYTES
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, BatchRead, ReadEntry, WriteLac
-from magnetar.wire.bookkeeper.packet import IDS, LAST_ENTRY, MASTER_KEY_BYTES
 
 ENTRY_BYTES_MIN = 24
-"""Ledger id, entry id, LAC: what a bookie reads of an entry."""
+"""Ledger id, entry id, LAC: the part of an entry that a bookie reads."""
 LAC_BYTES_MAX = 1024
-"""Of an explicit LAC: 16 bytes and the digest, of which the longest today has 20. There is room for longer ones."""
+"""The limit of an explicit LAC: 16 bytes and the digest, at most 20 bytes today. Longer ones have room."""
 
 Problem = tuple[Code, str]
 
 
 def problem_with(request: AnyRequest) -> Problem | None:
-    """Why the request must be refused, or None if it can be served."""
+    """Returns why the request must be refused, or None if it can be served."""
     if getattr(request, "ledger_id", 0) < 0:
         return Code.EBADREQ, "the ledger id is negative"
     match request:
@@ -63,7 +63,7 @@ def _of_read(request: ReadEntry) -> Problem | None:
 
 def _of_fencing(*, fence: bool, master_key: bytes | None) -> Problem | None:
     if not fence:
-        return None  # Apache's client adds a key to some plain reads; nobody looks at it.
+        return None  # Apache's client adds a key to some plain reads; it is ignored.
     if master_key is None:
         return Code.EUA, "fencing needs the ledger's master key"
     return _of_key(master_key)

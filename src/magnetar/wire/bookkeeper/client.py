@@ -1,7 +1,7 @@
 """A client's end of one connection: requests to bytes, received bytes to responses.
 
-Version:   the client chose it, so it knows: all responses have it. Except one: START_TLS is asked and answered in v3
-           also on a connection that speaks v2 afterwards, so its response is decoded with version 3.
+Invariant: the client chose the version, and all responses have it. The exception is START_TLS, which is asked and
+           answered in v3 also on a connection that speaks v2 afterwards, so its response is decoded with version 3.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from magnetar.wire.bookkeeper.messages import V3, AnyRequest, AnyResponse
 class Decoded(NamedTuple):
     response: AnyResponse
     end: int
-    """Where the next frame begins."""
+    """The beginning of the next frame."""
 
 
 def encode_request(request: AnyRequest, limit: int = FRAME_BYTES_MAX) -> bytes:
-    """One frame. LocalProtocolError if it is too long, or there is no such request in its version."""
+    """Encodes one frame. Raises LocalProtocolError if it is too long, or its version lacks this request."""
     if request.version == V3:
         return requests_v3.encode_request(request, limit)
     return requests_v2.encode_request(request, limit)
 
 
 def decode_response(buffer: Buffer, start: int, end: int, version: int, limit: int = FRAME_BYTES_MAX) -> Decoded | None:
-    """The frame at `start`; None if it is not there as a whole yet. Runs of adds: `hot_path.scan_add_responses`."""
+    """Decodes the frame at `start`; None if it is incomplete. Runs of adds: `hot_path.scan_add_responses`."""
     following = frame_end(buffer, start, end, limit)
     if following is None or following > end:
         return None
@@ -38,7 +38,7 @@ def decode_response(buffer: Buffer, start: int, end: int, version: int, limit: i
 def decode_responses(
     buffer: Buffer, start: int, end: int, version: int, limit: int = FRAME_BYTES_MAX
 ) -> tuple[list[AnyResponse], int]:
-    """Every whole frame of the region, and where the rest begins."""
+    """Returns every whole frame of the region, and the beginning of the rest."""
     responses: list[AnyResponse] = []
     while (decoded := decode_response(buffer, start, end, version, limit)) is not None:
         responses.append(decoded.response)

@@ -1,6 +1,6 @@
-"""What a bookie answers. One enum for both protocol versions: its values are v2's numbers, `status` gives v3's.
+"""A bookie's answers. One enum for both protocol versions: its values are v2's numbers, `status` gives v3's.
 
-An unknown number is a broken rule of the peer: guessing what it meant could turn "not stored" into "stored".
+Failure:   an unknown number is a protocol error of the peer: a guess could turn "not stored" into "stored".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Code(enum.IntEnum):
     """No entry of this ledger was ever stored here."""
     ENOENTRY = 2
     EBADREQ = 100
-    """The request makes no sense, or is for an operation that the server does not have."""
+    """The request is invalid, or for an operation that the server lacks."""
     EIO = 101
     EUA = 102
     """Unauthorised: wrong or missing master key, or not authenticated."""
@@ -54,7 +54,7 @@ _BY_STATUS = {status: code for code, status in _STATUS.items()}
 
 
 def code_of_number(number: int) -> Code:
-    """From a v2 response."""
+    """Decodes the code of a v2 response."""
     code = _BY_NUMBER.get(number)
     if code is None:
         raise RemoteProtocolError(f"response code {number} is unknown in protocol v2")
@@ -62,7 +62,7 @@ def code_of_number(number: int) -> Code:
 
 
 def code_of_status(status: int) -> Code:
-    """From a v3 response."""
+    """Decodes the code of a v3 response."""
     code = _BY_STATUS.get(status)
     if code is None:
         raise RemoteProtocolError(f"status code {status} is unknown in protocol v3")

@@ -1,14 +1,14 @@
-"""How a writer seals an entry, and how a reader checks that it got what was written.
+"""How a writer seals an entry, and how a reader checks that it is unchanged.
 
-Entry:     ledger_id i64 | entry_id i64 | LAC i64 | length i64 | digest | payload, all big-endian
+Format:    entry: ledger_id i64 | entry_id i64 | LAC i64 | length i64 | digest | payload, all big-endian
            `length` is that of all payloads of the ledger up to and including this one.
-LAC:       ledger_id i64 | LAC i64 | digest: an explicit LAC, sent when there is no entry to carry it
-Digest:    over everything before it and everything behind it.
-           CRC32C 4 bytes; CRC32 8 bytes, the upper four zero; HMAC-SHA1 20 bytes; none 0 bytes.
-Keys:      SHA-1 of a word and the password. "ledger" gives the master key that a bookie compares, whatever the digest;
-           "mac" gives the key of the HMAC, so a bookie that knows the first cannot forge entries.
-           An empty password is a password like any other.
-Invariant: nothing is returned of an entry whose digest, ledger id or entry id is not what the reader expects.
+           explicit LAC: ledger_id i64 | LAC i64 | digest, sent when there is no entry to carry it
+           digest: over everything before it and everything after it. CRC32C 4 bytes; CRC32 8 bytes, the upper four
+           zero; HMAC-SHA1 20 bytes; none 0 bytes.
+           keys: SHA-1 of a word and the password. "ledger" gives the master key that a bookie compares, whatever the
+           digest; "mac" gives the key of the HMAC, so a bookie that knows the first cannot forge entries. An empty
+           password is a password like any other.
+Invariant: nothing is returned of an entry whose digest, ledger id or entry id is not the one that the reader expects.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LAC = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
 _CRC32C_HEAD = struct.Struct(">qqqqI")
 _CRC32 = struct.Struct(">Q")
-_entry: Final = tuple.__new__  # Half the price of Entry(…), for every entry.
+_entry: Final = tuple.__new__  # Half the time of Entry(…), for every entry.
 
 
 class DigestType(enum.Enum):
-    """The numbers are those of the ledger's metadata."""
+    """The digest types, with the numbers of the ledger's metadata."""
 
     CRC32 = 1
     HMAC = 2
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     lac: int
     length: int
     payload: memoryview
-    """Of the bytes that were opened, not a copy."""
+    """A view of the bytes that were opened, not a copy."""
 
 
 class EntryDigest(ABC):
@@ -58,17 +58,17 @@ class EntryDigest(ABC):
     __slots__ = ("overhead_bytes",)
     digest_bytes: ClassVar[int]
     overhead_bytes: Final[int]
-    """What an entry has besides its payload."""
+    """The bytes of an entry besides its payload."""
 
     def __init__(self) -> None:
         self.overhead_bytes = METADATA.size + self.digest_bytes
 
     @abstractmethod
     def digest(self, head: Buffer, payload: Buffer) -> bytes:
-        """Of the two as if they were one."""
+        """Returns the digest of both parts together."""
 
     def seal(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
-        """What goes before the payload."""
+        """Returns the header, which goes before the payload."""
         metadata = METADATA.pack(ledger_id, entry_id, lac, length)
         return metadata + self.digest(metadata, payload)
 
@@ -82,7 +82,7 @@ class EntryDigest(ABC):
         return entry
 
     def open_last(self, ledger_id: int, data: Buffer) -> Entry:
-        """Of an entry that was asked for as the last one, so its id is not known before."""
+        """Opens the last entry, whose id is not known before."""
         view = memoryview(data)
         payload = view[self.overhead_bytes :]
         if not self._matches(view, METADATA.size, payload):
@@ -93,7 +93,7 @@ class EntryDigest(ABC):
         return Entry(entry_id, lac, length, payload)
 
     def open_run(self, ledger_id: int, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
-        """Entries that follow each other, as one answer brings them."""
+        """Opens entries in a row, as one answer has them."""
         return [self.open(ledger_id, entry_id, body) for entry_id, body in enumerate(bodies, first)]
 
     def seal_lac(self, ledger_id: int, lac: int) -> bytes:
@@ -139,7 +139,7 @@ class Crc32cDigest(EntryDigest):
         return _CRC32C.pack(crc32c(payload, crc32c(head)))
 
     def open_run(self, ledger_id: int, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
-        """The same in about half of the time: readers open thousands of small entries in one go."""
+        """Does the same in about half of the time: readers open thousands of small entries at once."""
         entries = []
         unpack, head_bytes, metadata_bytes = _CRC32C_HEAD.unpack_from, _CRC32C_HEAD.size, METADATA.size
         for entry_id, body in enumerate(bodies, first):
@@ -150,7 +150,7 @@ class Crc32cDigest(EntryDigest):
             payload = view[head_bytes:]
             digest = crc32c(payload, crc32c(view[:metadata_bytes]))
             if digest != found_digest or found_ledger != ledger_id or found_entry != entry_id:
-                return super().open_run(ledger_id, first, bodies)  # Which raises, and says what is wrong.
+                return super().open_run(ledger_id, first, bodies)  # This raises the error with its reason.
             entries.append(_entry(Entry, (entry_id, lac, length, payload)))
         return entries
 
@@ -179,7 +179,7 @@ class HmacDigest(EntryDigest):
 
 
 class NoDigest(EntryDigest):
-    """Only the ids are checked."""
+    """Checks only the ids."""
 
     __slots__ = ()
     digest_bytes = 0
@@ -189,7 +189,7 @@ class NoDigest(EntryDigest):
 
 
 def entry_digest(kind: DigestType, password: bytes = b"") -> EntryDigest:
-    """Only HMAC uses the password."""
+    """Returns the digest; only HMAC uses the password."""
     match kind:
         case DigestType.CRC32C:
             return Crc32cDigest()
@@ -202,7 +202,7 @@ def entry_digest(kind: DigestType, password: bytes = b"") -> EntryDigest:
 
 
 def master_key(password: bytes) -> bytes:
-    """What a client shows to a bookie, and the bookie keeps to compare: 20 bytes, also for an empty password."""
+    """Returns the key that a client sends and the bookie keeps to compare: 20 bytes, also for an empty password."""
     return _key("ledger", password)
 
 

@@ -1,13 +1,13 @@
-"""Runs of v2 adds and reads, and their answers, over one buffer: all that is done per entry on the busiest way.
+"""Runs of v2 adds and reads, and their answers, over one buffer: all work per entry on the hottest path.
 
-Shape:     one loop over one received region with `unpack_from` and local names; parallel lists come out, no object per
-           entry. A run ends at the first frame that is of another kind, incomplete, or to be refused: the caller hands
-           that one to `RequestDecoder.decode` or `decode_response`, which know every case, and goes on behind it. So a
-           scan never raises.
-Context:   the first 32 bytes after an add's length are its word, master key and ledger id. They are equal for all adds
-           that one writer sends to one ledger, so one comparison of bytes tells whether anything but the entry
-           changed, and a dict from context to ledger replaces look-up and key check once a context has passed them.
-Frame:     docs in requests_v2.py and responses_v2.py
+Format:    see requests_v2.py and responses_v2.py. A context is the first 32 bytes after an add's length: its word,
+           master key and ledger id. They are equal for all adds that one writer sends to one ledger, so one comparison
+           of bytes shows whether anything but the entry changed, and a dict from context to ledger replaces look-up
+           and key check once a context has passed them.
+Limits:    one loop over one received region with `unpack_from` and local names; parallel lists come out, no object per
+           entry. A run ends at the first frame that is of another kind, incomplete, or to be refused: the caller gives
+           that one to `RequestDecoder.decode` or `decode_response`, which know every case, and continues after it. So
+           a scan never raises.
 """
 
 from __future__ import annotations
@@ -21,17 +21,27 @@ from crc32c import crc32c
 from magnetar.errors import LocalProtocolError
 from magnetar.wire.bookkeeper.checks import ENTRY_BYTES_MIN
 from magnetar.wire.bookkeeper.digests import METADATA, Crc32cDigest, EntryDigest
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX_BYTES, Buffer, check_outgoing
-from magnetar.wire.bookkeeper.packet import MASTER_KEY_BYTES, VERSION_MAX, WORD, Flag, Operation, PacketHeader
+from magnetar.wire.bookkeeper.frames import (
+    FRAME_BYTES_MAX,
+    MASTER_KEY_BYTES,
+    PREFIX_BYTES,
+    VERSION_MAX,
+    WORD,
+    Buffer,
+    Flag,
+    Operation,
+    PacketHeader,
+    check_outgoing,
+)
 from magnetar.wire.bookkeeper.responses_v2 import HEADER, HEADER_BODY_BYTES
 
 _CONTEXT = struct.Struct(">I20sq")
 _ADD = struct.Struct(">I32sqq")  # length | context | entry_id | LAC
 _ADD_HEAD_BYTES: Final = WORD.size + MASTER_KEY_BYTES  # Between the length and the entry.
 ENTRY_OFFSET: Final = PREFIX_BYTES + _ADD_HEAD_BYTES
-"""Of the entry in the frame of an add."""
+"""The offset of the entry in the frame of an add."""
 _ADD_SIZE_MIN: Final = _ADD_HEAD_BYTES + ENTRY_BYTES_MIN
-_ADD_FIRST: Final = bytes((VERSION_MAX, Operation.ADD))  # Contexts of adds stand between these two in order.
+_ADD_FIRST: Final = bytes((VERSION_MAX, Operation.ADD))  # Contexts of adds lie between these two in order.
 _ADD_END: Final = bytes((VERSION_MAX, Operation.ADD + 1))
 _LEDGER_SIGN_AT: Final = _ADD_HEAD_BYTES  # In a context: the byte with the ledger id's sign bit.
 
@@ -58,7 +68,7 @@ class AddContext(NamedTuple):
     ledger_id: int
     master_key: bytes
     flags: int
-    """`packet.Flag`; bits that have no meaning are kept."""
+    """`packet.Flag`; bits without a meaning are kept."""
 
 
 def parse_context(context: bytes) -> AddContext:
@@ -67,23 +77,23 @@ def parse_context(context: bytes) -> AddContext:
 
 
 class AddRun(NamedTuple):
-    """Adds that stand one behind the other in the buffer, from the scan's start up to `end`."""
+    """Adds in a row in the buffer, from the scan's start up to `end`."""
 
     end: int
     entry_ids: list[int]
     lacs: list[int]
-    """The LAC that each entry carries; as the client says, so only an upper bound for an honest one."""
+    """The LAC that each entry carries; it is the client's, so only an upper bound for an honest one."""
     offsets: list[int]
-    """Where each entry begins in the buffer."""
+    """The beginning of each entry in the buffer."""
     lengths: list[int]
     firsts: list[int]
-    """At which index of the lists above each context begins to hold; it holds up to the next one's."""
+    """The index in the lists above at which each context begins to hold; it holds up to the next one's."""
     contexts: list[bytes]
     """For `parse_context`."""
 
 
 def scan_adds(buffer: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX) -> AddRun:
-    """All adds from `start` on up to the first frame that is not a whole, valid v2 add."""
+    """Scans all adds from `start` on up to the first frame that is not a whole, valid v2 add."""
     unpack = _ADD.unpack_from
     entry_ids: list[int] = []
     lacs: list[int] = []
@@ -117,7 +127,7 @@ def scan_adds(buffer: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX
 
 
 def encode_add_responses(ledger_ids: Iterable[int], entry_ids: Iterable[int], codes: Iterable[int]) -> bytes:
-    """Answers to v2 adds, to be written at once. `codes` are `Code` or its numbers."""
+    """Encodes answers to v2 adds, to be written at once. `codes` are `Code` or its numbers."""
     pack = HEADER.pack
     return b"".join(
         [
@@ -128,9 +138,9 @@ def encode_add_responses(ledger_ids: Iterable[int], entry_ids: Iterable[int], co
 
 
 def encode_adds_done(frames: bytes, offsets: Sequence[int]) -> bytes:
-    """The common case of the above: all stored. As entries begin with what their answers end with, it is copied.
+    """Encodes the common case, all stored. Entries begin as their answers end, so these bytes are copied.
 
-    `offsets` are where the entries begin in the frames of the adds; at least one.
+    `offsets` are the beginnings of the entries in the frames of the adds; at least one.
     """
     ids_bytes = _IDS_BYTES
     return _ADD_DONE + _ADD_DONE.join([frames[offset : offset + ids_bytes] for offset in offsets])
@@ -143,7 +153,7 @@ class ReadRun(NamedTuple):
 
 
 def scan_reads(buffer: Buffer, start: int, end: int) -> ReadRun:
-    """All plain v2 reads from `start` on: of an entry by its id, without flags. They all have the same size."""
+    """Scans all plain v2 reads from `start` on: of an entry by its id, without flags. They all have the same size."""
     ledger_ids: list[int] = []
     entry_ids: list[int] = []
     whole = (end - start) // _READ.size * _READ.size
@@ -157,7 +167,7 @@ def scan_reads(buffer: Buffer, start: int, end: int) -> ReadRun:
 
 
 def read_response_header(ledger_id: int, entry_id: int, entry_bytes: int, code: int = 0) -> bytes:
-    """What goes before the entry in the answer to a v2 read, so that the entry itself is not copied."""
+    """Returns the bytes before the entry in the answer to a v2 read, so that the entry itself is not copied."""
     return HEADER.pack(HEADER_BODY_BYTES + entry_bytes, _READ_RESPONSE_WORD, code, ledger_id, entry_id)
 
 
@@ -169,12 +179,12 @@ HeaderOf: TypeAlias = Callable[[int, int, int, Buffer], bytes]
 
 
 class AddEncoder:
-    """Adds of one writer to one ledger. What all of them share is made once."""
+    """Encodes adds of one writer to one ledger. Their common part is made once."""
 
     __slots__ = ("header",)
     header: HeaderOf
-    """Of an entry: what the caller sends right before its payload, the same to all bookies. The length is that of the
-    ledger's payloads up to and including this one."""
+    """Returns the bytes right before an entry's payload, the same to all bookies. The length is that of the ledger's
+    payloads up to and including this one."""
 
     def __init__(
         self,
@@ -204,7 +214,7 @@ def _sealed_header(ledger_id: int, head: bytes, digest: EntryDigest, limit: int)
 
 
 def _crc32c_header(ledger_id: int, head: bytes, digest: EntryDigest, limit: int) -> HeaderOf:
-    """The same for the digest that nearly all ledgers have, in half the time: without the calls in between."""
+    """Does the same for the digest that nearly all ledgers have, in half the time: without the calls in between."""
     overhead = len(head) + digest.overhead_bytes
     size_max = limit - PREFIX_BYTES
     pack, pack_metadata = struct.Struct(f">I{len(head)}s{METADATA.size}sI").pack, METADATA.pack
@@ -228,10 +238,12 @@ class AddResponseRun(NamedTuple):
 
 
 def scan_add_responses(buffer: Buffer, start: int, end: int) -> AddResponseRun:
-    """All answers to v2 adds from `start` on, up to the first frame that is another."""
+    """Scans all answers to v2 adds from `start` on, up to the first frame of another kind."""
     whole = (end - start) // HEADER.size * HEADER.size
     frames = memoryview(buffer)[start : start + whole]
-    alike = bytes(frames[:_ANSWER_CONTEXT_BYTES])  # Mostly one ledger and one code: then only the entries differ.
+    alike = bytes(
+        frames[:_ANSWER_CONTEXT_BYTES]
+    )  # Mostly they have one ledger and one code: then only the entries differ.
     if whole > HEADER.size and frames[-HEADER.size : -_ENTRY_ID_BYTES] == alike:
         entry_ids = [entry_id for context, entry_id in _ANSWER.iter_unpack(frames) if context == alike]
         count = len(entry_ids)
@@ -257,13 +269,13 @@ def _scan_various_add_responses(frames: memoryview, start: int) -> AddResponseRu
 
 
 def encode_reads(ledger_id: int, entry_ids: Iterable[int]) -> bytes:
-    """Plain v2 reads, one frame behind the other."""
+    """Encodes plain v2 reads, one frame after the other."""
     pack = _READ.pack
     return b"".join([pack(_READ_SIZE, _PLAIN_READ_WORD, ledger_id, entry_id) for entry_id in entry_ids])
 
 
 def encode_fencing_reads(ledger_id: int, entry_ids: Iterable[int], master_key: bytes) -> bytes:
-    """v2 reads that fence the ledger, one frame behind the other; `LAST_ENTRY` reads the last one."""
+    """Encodes v2 reads that fence the ledger, one frame after the other; `LAST_ENTRY` reads the last one."""
     if len(master_key) != MASTER_KEY_BYTES:
         raise LocalProtocolError(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(master_key)}")
     pack = _FENCING_READ.pack
@@ -282,7 +294,8 @@ class ReadResponseRun(NamedTuple):
 
 
 def scan_read_responses(buffer: Buffer, start: int, end: int, *, is_ours: bool) -> ReadResponseRun:
-    """All whole answers to v2 reads from `start` on. Bodies are copies, or views of the buffer if it `is_ours`."""
+    """Scans all whole answers to v2 reads from `start` on. Bodies are copies, or views of the buffer if it
+    `is_ours`."""
     keys: list[tuple[int, int]] = []
     codes: list[int] = []
     bodies: list[Buffer] = []

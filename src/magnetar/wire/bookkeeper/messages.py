@@ -1,11 +1,11 @@
 """Requests and responses as values. Both protocol versions decode to these and encode from these.
 
-Version:   every message says which version it travels in: 0 to 2 is the compact form, 3 is protobuf. A response has
-           that of its request, and its `txn_id` (always 0 in the compact form, where ids link the two instead).
 Invariant: a decoded request can be served as it is: ids are in range, the ids inside an add's body are those outside,
-           a fencing read has a master key, keys have 20 bytes, and an entry fits the answer to any read. What breaks
-           this is a `Refusal`, with its answer ready to be sent.
-Which operation exists in which version: docs/bookkeeper-protocol.md
+           a fencing read has a master key, keys have 20 bytes, and an entry fits the answer to any read. A request
+           that breaks this is a `Refusal`, with its answer ready to be sent.
+Format:    every message has the version it travels in: 0 to 2 is the compact form, 3 is protobuf. A response has
+           that of its request, and its `txn_id` (always 0 in the compact form, where ids link the two instead).
+Read next: docs/bookkeeper-protocol.md (the operations of each version)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFERRED_SYNC = 1
 TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2
 AUTH_DISABLED = "AuthDisabledPlugin"
-"""The plugin name with which a bookie without authentication answers whatever it is asked."""
+"""The plugin name with which a bookie without authentication answers every request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Message:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Message):
     high_priority: bool = False
-    """Overtakes others, and is accepted by a read-only bookie that still has reserved room."""
+    """It overtakes others, and a read-only bookie with reserved room accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class AddEntry(Request):
     body: bytes
     """As it is stored and read back: ledger id, entry id, LAC, length, digest, payload."""
     recovery: bool = False
-    """Accepted although the ledger is fenced: the client that fenced it repairs its end."""
+    """It is accepted although the ledger is fenced: the client that fenced it repairs its end."""
     deferred_sync: bool = False
 
 
@@ -64,7 +64,7 @@ class ReadEntry(Request):
     previous_lac: int | None = None
     """Long poll: answer once the LAC is beyond this, or when `timeout_ms` is over. Not together with `fence`."""
     timeout_ms: int | None = None
-    """Never negative, but as long as the client likes: who serves it sets the bound."""
+    """Never negative, but as long as the client likes: the server sets the bound."""
     piggyback: bool = False
     """Long poll: send the entry after `previous_lac` along."""
 
@@ -74,11 +74,11 @@ class BatchRead(Request):
     ledger_id: int
     entry_id: int
     request_id: int
-    """Sent back: in the compact form this alone links request and response."""
+    """It is sent back: in the compact form this alone links request and response."""
     entries_max: int
     """0 or less: only `bytes_max` counts."""
     bytes_max: int
-    """Of the response's frame; the first entry is sent even if it is larger."""
+    """The limit of the response's frame; the first entry is sent even if it is larger."""
     fence: bool = False
     master_key: bytes | None = None
 
@@ -158,7 +158,7 @@ class ReadResponse(Response):
     entry_id: int
     body: Buffer = b""
     max_lac: int | None = None
-    """v3 only: the LAC that the bookie knows of."""
+    """v3 only: the LAC that the bookie knows."""
     lac_updated_ms: int | None = None
     """v3 only: wall clock of the bookie when that LAC came."""
 
@@ -215,7 +215,7 @@ class StartTlsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class BareResponse(Response):
-    """v3 only: a failure that carries nothing but its code. `operation` is the number that the request had."""
+    """v3 only: a failure with nothing but its code. `operation` is the number that the request had."""
 
     operation: int
 
@@ -236,7 +236,7 @@ AnyResponse: TypeAlias = (
 
 
 def failure(request: AnyRequest, code: Code) -> AnyResponse:
-    """The response that says so, in the form in which the client waits for it."""
+    """Returns the response for a failure, in the form in which the client waits for it."""
     assert code is not Code.EOK
     version, txn_id = request.version, request.txn_id
     match request:

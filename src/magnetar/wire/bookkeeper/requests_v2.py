@@ -1,11 +1,12 @@
 """Requests in the compact form.
 
-Frame:       length u32 | word u32 | rest; the word is packet.py's.
-Add:         master_key 20 bytes | entry, which begins with ledger_id i64, entry_id i64, LAC i64
-Read:        ledger_id i64 | entry_id i64 | master_key if it fences and the version is 2
-Batch read:  ledger_id i64 | entry_id i64 | request_id i64 | entries_max i32 | bytes_max i64 | master_key as above
-Auth:        AuthMessage (protobuf)
-Bytes after what is named here are ignored, as Apache's server does: its client appends the key to some plain reads.
+Format:    length u32 | word u32 | rest; the word is frames.py's.
+           add: master_key 20 bytes | entry, which begins with ledger_id i64, entry_id i64, LAC i64
+           read: ledger_id i64 | entry_id i64 | master_key if it fences and the version is 2
+           batch read: ledger_id i64 | entry_id i64 | request_id i64 | entries_max i32 | bytes_max i64 | master_key as
+           above
+           auth: AuthMessage (protobuf)
+           Further bytes are ignored, as in Apache's server: its client appends the key to some plain reads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from magnetar.errors import LocalProtocolError, RemoteProtocolError
 from magnetar.wire.bookkeeper.auth_message import decode_auth_message, encode_auth_message
 from magnetar.wire.bookkeeper.checks import problem_with
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, framed
+from magnetar.wire.bookkeeper.frames import (
+    FRAME_BYTES_MAX,
+    IDS,
+    MASTER_KEY_BYTES,
+    VERSION_MAX,
+    WORD,
+    Flag,
+    Operation,
+    PacketHeader,
+    framed,
+)
 from magnetar.wire.bookkeeper.messages import (
     AddEntry,
     AnyRequest,
@@ -27,18 +38,17 @@ from magnetar.wire.bookkeeper.messages import (
     Refusal,
     failure,
 )
-from magnetar.wire.bookkeeper.packet import IDS, MASTER_KEY_BYTES, VERSION_MAX, WORD, Flag, Operation, PacketHeader
 from magnetar.wire.bookkeeper.responses_v2 import response_parts
 
 _BATCH = struct.Struct(">qqqiq")
-_FENCING_VERSION_MIN = 2  # Older versions have no place for the key.
+_FENCING_VERSION_MIN = 2  # Older versions have no room for the key.
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
 def encode_request(request: AnyRequest, limit: int = FRAME_BYTES_MAX) -> bytes:
-    """The whole frame. Adds in any number go through `hot_path.AddEncoder` instead."""
+    """Encodes the whole frame. Many adds are encoded by `hot_path.AddEncoder` instead."""
     match request:
         case AddEntry():
             if request.deferred_sync:
@@ -90,7 +100,7 @@ def _key(master_key: bytes) -> bytes:
 
 
 def decode_request(body: memoryview) -> AnyRequest | Refusal:
-    """Of one frame, without its length."""
+    """Decodes one frame, without its length."""
     try:
         header = PacketHeader.of(WORD.unpack_from(body)[0])
         decode = _DECODERS.get(header.operation)
@@ -152,7 +162,7 @@ def _batch_read(header: PacketHeader, rest: memoryview) -> BatchRead:
 
 def _auth(header: PacketHeader, rest: memoryview) -> Auth:
     plugin, payload = decode_auth_message(rest)
-    return Auth(plugin, payload, version=min(header.version, VERSION_MAX))  # Answered whatever version it claims.
+    return Auth(plugin, payload, version=min(header.version, VERSION_MAX))  # It is answered whatever version it claims.
 
 
 def _read_key(header: PacketHeader, rest: memoryview) -> bytes | None:

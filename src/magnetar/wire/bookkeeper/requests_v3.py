@@ -1,8 +1,9 @@
 """Requests in protobuf: a header that names the operation, and the one message that belongs to it.
 
-A frame that does not parse, or lacks a required field, is not of v3: that is how a server tells the versions apart.
-One that parses and cannot be served is a `Refusal`: version other than 3 (EBADVERSION), an operation that has a number
-but no server (EBADREQ: range read, range add, batch read), or no message for the operation (EBADREQ).
+Failure:   a frame that does not parse, or lacks a required field, is not of v3: that distinguishes the versions. One
+           that parses and cannot be served is a `Refusal`: version other than 3 (EBADVERSION), an operation that has a
+           number but no server (EBADREQ: range read, range add, batch read), or no message for the operation
+           (EBADREQ).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _OPERATIONS: dict[type[AnyRequest], pb.OperationType] = {
 
 
 def encode_request(request: AnyRequest, limit: int = FRAME_BYTES_MAX) -> bytes:
-    """The whole frame."""
+    """Encodes the whole frame."""
     if isinstance(request, BatchRead):
         raise LocalProtocolError("protocol v3 has no batch read: use v2 for it")
     message = pb.Request()
@@ -125,7 +126,7 @@ def _fill_read(read: pb.ReadRequest, request: ReadEntry) -> None:
 
 
 def decode_request(body: memoryview) -> AnyRequest | Refusal | None:
-    """Of one frame, without its length; None if it is not of this version."""
+    """Decodes one frame, without its length; None if it is not of this version."""
     message = pb.Request()
     try:
         message.ParseFromString(bytes(body))
@@ -186,7 +187,8 @@ def _read(txn_id: int, high: bool, read: pb.ReadRequest) -> ReadEntry:
         master_key=read.masterKey if read.HasField("masterKey") else None,
         previous_lac=read.previousLAC if polls else None,
         timeout_ms=max(0, read.timeOut) if polls and read.HasField("timeOut") else None,
-        piggyback=polls and flag == pb.ReadRequest.ENTRY_PIGGYBACK,  # Without a LAC to compare with: a plain read.
+        piggyback=polls
+        and flag == pb.ReadRequest.ENTRY_PIGGYBACK,  # Without a LAC to compare with, it is a plain read.
         txn_id=txn_id,
         high_priority=high,
     )

@@ -1,9 +1,9 @@
 """Responses in the compact form.
 
-Frame:     length u32 | word u32 (flags 0) | code i32 | ledger_id i64 | entry_id i64 | rest
-Rest:      add: nothing. Read: the entry, nothing if it failed. Batch read: request_id i64, then for each entry its
-           length u32 and itself.
-Auth:      length u32 | word u32 | AuthMessage. It has no code.
+Format:    length u32 | word u32 (flags 0) | code i32 | ledger_id i64 | entry_id i64 | rest
+           rest of an add: nothing; of a read: the entry, nothing if it failed; of a batch read: request_id i64, then
+           for each entry its length u32 and itself.
+           auth: length u32 | word u32 | AuthMessage. It has no code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Final
 from magnetar.errors import LocalProtocolError, RemoteProtocolError
 from magnetar.wire.bookkeeper.auth_message import decode_auth_message, encode_auth_message
 from magnetar.wire.bookkeeper.codes import Code, code_of_number
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, PREFIX, Buffer, check_outgoing
+from magnetar.wire.bookkeeper.frames import (
+    FRAME_BYTES_MAX,
+    PREFIX,
+    WORD,
+    Buffer,
+    Operation,
+    PacketHeader,
+    check_outgoing,
+)
 from magnetar.wire.bookkeeper.messages import (
     AddResponse,
     AnyResponse,
@@ -22,18 +30,19 @@ from magnetar.wire.bookkeeper.messages import (
     BatchReadResponse,
     ReadResponse,
 )
-from magnetar.wire.bookkeeper.packet import WORD, Operation, PacketHeader
 
 HEADER = struct.Struct(">IIiqq")  # With the length prefix.
 HEADER_BODY_BYTES: Final = HEADER.size - PREFIX.size
-BATCH_HEADER = struct.Struct(">IIiqqq")  # Likewise. `BatchRead.bytes_max` is for this, and for each entry 4 and itself.
+BATCH_HEADER = struct.Struct(
+    ">IIiqqq"
+)  # With the length prefix. `BatchRead.bytes_max` is for this, and for each entry 4 and itself.
 BATCH_ENTRY_HEAD_BYTES: Final = PREFIX.size
 _BODY = struct.Struct(">iqq")
 _REQUEST_ID = struct.Struct(">q")
 
 
 def response_parts(response: AnyResponse, limit: int = FRAME_BYTES_MAX) -> list[Buffer]:
-    """One frame as buffers to be written one after the other; entries are in it as they were given, not copied."""
+    """Returns one frame as buffers to be written one after the other; entries are not copied."""
     match response:
         case AddResponse():
             return [_header(response, Operation.ADD, 0, limit)]
@@ -80,7 +89,7 @@ def _auth(response: AuthResponse, limit: int) -> bytes:
 
 
 def decode_response(body: memoryview) -> AnyResponse:
-    """Of one frame, without its length."""
+    """Decodes one frame, without its length."""
     try:
         return _decoded(body)
     except struct.error:

@@ -1,6 +1,6 @@
 """Responses in protobuf: header, code, and a message of the operation that repeats the code.
 
-A client takes the inner code only if the outer one is EOK: some failures carry nothing inside.
+Invariant: a client takes the inner code only if the outer one is EOK: some failures have no content.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STATUSES = {code: cast("pb.StatusCode", pb.StatusCode.Value(code.name)) for cod
 
 
 def encode_response(response: AnyResponse, limit: int = FRAME_BYTES_MAX) -> bytes:
-    """The whole frame."""
+    """Encodes the whole frame."""
     if isinstance(response, BatchReadResponse):
         raise LocalProtocolError("protocol v3 has no batch read")
     message = pb.Response()
@@ -95,7 +95,7 @@ def _fill(message: pb.Response, response: AnyResponse) -> None:
         case StartTlsResponse(code=Code.EOK):
             message.startTLSResponse.SetInParent()
         case _:
-            pass  # A failure that is nothing but its code.
+            pass  # This failure has nothing but its code.
 
 
 def _fill_read(message: pb.Response, response: ReadResponse) -> None:
@@ -115,12 +115,12 @@ def _fill_read(message: pb.Response, response: ReadResponse) -> None:
 
 
 def decode_response(body: memoryview) -> AnyResponse:
-    """Of one frame, without its length."""
+    """Decodes one frame, without its length."""
     message = pb.Response()
     try:
         message.ParseFromString(bytes(body))
         if not message.IsInitialized():
-            raise RemoteProtocolError("a response without a field that it must have, or with a code that is unknown")
+            raise RemoteProtocolError("a response without a required field, or with an unknown code")
         return _decoded(message)
     except (DecodeError, UnicodeDecodeError):
         raise RemoteProtocolError("a response that is not of protocol v3") from None

@@ -1,9 +1,9 @@
 """A bookie's end of one connection: received bytes to requests, responses to bytes.
 
-Version:   a connection speaks v3 until the first frame that is not a v3 request, and v2 from then on, as Apache's
-           server has it. No v2 frame parses as protobuf: its first byte, the version, would be a field number of 0.
-Refused:   what can be answered is a `Refusal`, and the connection goes on. What cannot be (an unknown operation in v2,
-           a frame that is cut short or too long) raises RemoteProtocolError: close the connection.
+Invariant: a connection speaks v3 until the first frame that is not a v3 request, and v2 from then on, as in Apache's
+           server. No v2 frame parses as protobuf: its first byte, the version, would be a field number of 0.
+Failure:   a request that can be answered is a `Refusal`, and the connection continues. Any other (an unknown operation
+           in v2, a frame that is cut short or too long) raises RemoteProtocolError: close the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ADD_FRAME_BYTES_MAX = ENTRY_OFFSET + ENTRY_BYTES_MAX  # A larger one is for `de
 class Decoded(NamedTuple):
     request: AnyRequest | Refusal
     end: int
-    """Where the next frame begins."""
+    """The beginning of the next frame."""
 
 
 class RequestDecoder:
@@ -35,27 +35,22 @@ class RequestDecoder:
         self._add_limit = min(limit, _ADD_FRAME_BYTES_MAX)
         self._may_be_v3 = True
 
-    @property
-    def speaks_v2(self) -> bool:
-        """Whether the client has shown that it does; until then it may be either."""
-        return not self._may_be_v3
-
     def scan_adds(self, buffer: Buffer, start: int, end: int) -> AddRun:
-        """The fast way for v2; an empty run means: use `decode`."""
+        """Scans v2 adds, which is fast; after an empty run, use `decode`."""
         run = scan_adds(buffer, start, end, self._add_limit)
         if run.entry_ids:
             self._may_be_v3 = False
         return run
 
     def scan_reads(self, buffer: Buffer, start: int, end: int) -> ReadRun:
-        """The fast way for plain v2 reads; an empty run means: use `decode`."""
+        """Scans plain v2 reads, which is fast; after an empty run, use `decode`."""
         run = scan_reads(buffer, start, end)
         if run.entry_ids:
             self._may_be_v3 = False
         return run
 
     def decode(self, buffer: Buffer, start: int, end: int) -> Decoded | None:
-        """The frame at `start`, whatever it is; None if it is not there as a whole yet."""
+        """Decodes the frame at `start`, of any kind; None if it is incomplete."""
         following = frame_end(buffer, start, end, self._limit)
         if following is None or following > end:
             return None
@@ -72,12 +67,12 @@ class RequestDecoder:
 
 
 def encode_response(response: AnyResponse, limit: int = FRAME_BYTES_MAX) -> bytes:
-    """One frame. LocalProtocolError if it is too long, or there is no such response in its version."""
+    """Encodes one frame. Raises LocalProtocolError if it is too long, or its version lacks this response."""
     return b"".join(response_parts(response, limit))
 
 
 def response_parts(response: AnyResponse, limit: int = FRAME_BYTES_MAX) -> list[Buffer]:
-    """The same as buffers to be written one after the other; in v2, entries are not copied."""
+    """Returns it as buffers to be written one after the other; in v2, entries are not copied."""
     if response.version == V3:
         return [responses_v3.encode_response(response, limit)]
     return responses_v2.response_parts(response, limit)

@@ -1,8 +1,8 @@
-"""The payload of a batch: single messages, one behind the other, each with metadata of its own.
+"""The payload of a batch: single messages, one after the other, each with metadata of its own.
 
 Format:    (metadata_size u32 | SingleMessageMetadata | payload of the size it says) …; compressed and encrypted as a
-           whole, which is the business of whoever calls.
-Count:     how many there are stands in the entry's metadata; bytes behind the last one are ignored, as Pulsar does.
+           whole, by the caller. The number of messages is in the entry's metadata; bytes after the last one are
+           ignored, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BatchedMessage(NamedTuple):
 
 
 def messages_of_batch(payload: Buffer, count: int) -> Iterator[BatchedMessage]:
-    """The `count` messages of a decompressed payload, in order. Raises where it ends too early."""
+    """Yields the `count` messages of a decompressed payload, in order. Raises where it ends too early."""
     view = memoryview(payload)
     position = 0
     for _ in range(count):
@@ -52,7 +52,7 @@ def _message_at(view: memoryview, position: int) -> tuple[BatchedMessage, int]:
 
 
 def encode_batched_message(metadata: SingleMessageMetadata, payload: Buffer) -> bytes:
-    """One message's part of a batch. Sets the metadata's payload size."""
+    """Encodes one message of a batch. Sets the metadata's payload size."""
     metadata.payload_size = len(payload)
     head = metadata.SerializeToString()
     return b"".join((SIZE.pack(len(head)), head, payload))

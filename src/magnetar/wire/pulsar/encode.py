@@ -1,9 +1,8 @@
-"""Frames that go out: the frequent ones made by hand, every other by protobuf.
+"""Encodes frames: the frequent ones by hand, every other by protobuf.
 
-Shape:     a hand-made frame is a few constant tags and varints put between; the bytes are those that protobuf makes,
-           and a test compares them. Ids of -1 travel as 2^64 - 1, which is what `varint` does.
-Payload:   of SEND and MESSAGE only what stands before headers_and_payload is made; the caller writes that behind it,
-           uncopied.
+Format:    a hand-made frame is a few constant tags with varints between them; the bytes are those that protobuf makes,
+           and a test compares them. Ids of -1 travel as 2^64 - 1, which is what `varint` does. For SEND and MESSAGE
+           only the part before headers_and_payload is made; the caller writes that after it, uncopied.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _pack_sizes = SIZES.pack
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """A frame that ends with its command."""
+    """Encodes a frame that ends with its command."""
     if not command.IsInitialized():
         raise LocalProtocolError(f"a command without {missing_fields(command)}")
     return _framed(command.SerializeToString())
 
 
 def encode_command_head(command: BaseCommand, body_length: int) -> bytes:
-    """A frame up to its headers_and_payload, which has `body_length` bytes."""
+    """Encodes a frame up to its headers_and_payload, which has `body_length` bytes."""
     body = command.SerializeToString()
     return _pack_sizes(SIZE_BYTES + len(body) + body_length, len(body)) + body
 
@@ -39,7 +38,7 @@ def encode_send_receipt(
 
 
 def encode_send_receipts(ledger_id: int, first_entry_id: int, receipts: Iterable[tuple[int, int, int]]) -> bytes:
-    """Receipts for entries that follow one another in a ledger, to be written at once.
+    """Encodes receipts for entries that follow one another in a ledger, to be written at once.
 
     Each is producer_id, sequence_id, highest_sequence_id. None of them is longer than 69 bytes, so that every length
     inside is one byte.
@@ -68,7 +67,7 @@ def encode_send_receipts(ledger_id: int, first_entry_id: int, receipts: Iterable
 def encode_send_head(
     producer_id: int, sequence_id: int, highest_sequence_id: int, messages: int, body_length: int
 ) -> bytes:
-    """A producer's side: SEND up to its headers_and_payload. `highest_sequence_id` 0 is left out, as is 1 message."""
+    """Encodes a producer's SEND up to its headers_and_payload. `highest_sequence_id` 0 is left out, as is 1 message."""
     send = b"\x08%b\x10%b" % (varint(producer_id), varint(sequence_id))
     if messages != 1:
         send += b"\x18" + varint(messages)
@@ -88,8 +87,8 @@ def encode_message_head(
     consumer_epoch: int | None,
     body_length: int,
 ) -> bytes:
-    """MESSAGE up to its headers_and_payload, which has `body_length` bytes. `partition` -1 is left out, as is no
-    redelivery and no `consumer_epoch`; `ack_set` is for a batch of which some messages are acknowledged already."""
+    """Encodes MESSAGE up to its headers_and_payload, which has `body_length` bytes. `partition` -1 is left out, as is
+    no redelivery and no `consumer_epoch`; `ack_set` is for a batch of which some messages are acknowledged already."""
     message_id = b"\x08%b\x10%b" % (varint(ledger_id), varint(entry_id))
     if partition >= 0:
         message_id += b"\x18" + varint(partition)
@@ -106,7 +105,7 @@ def encode_message_head(
 
 
 def encode_ack_response(consumer_id: int, request_id: int) -> bytes:
-    """The receipt of an acknowledgement that is durable. A refused one: `encode_ack_error`."""
+    """Encodes the receipt of an acknowledgement that is durable. A refused one: `encode_ack_error`."""
     response = b"\x08%b\x30%b" % (varint(consumer_id), varint(request_id))
     return _framed(b"\x08\x26\xb2\x02%b%b" % (varint(len(response)), response))
 
@@ -127,7 +126,7 @@ def encode_success(request_id: int) -> bytes:
 
 
 def encode_error(request_id: int, error: int, message: str) -> bytes:
-    """The refusal of a request; `error` is a `ServerError`."""
+    """Encodes the refusal of a request; `error` is a `ServerError`."""
     command = BaseCommand(type=BaseCommand.ERROR)
     command.error.request_id = request_id
     command.error.error = error  # type: ignore[assignment]
@@ -136,7 +135,7 @@ def encode_error(request_id: int, error: int, message: str) -> bytes:
 
 
 def encode_send_error(producer_id: int, sequence_id: int, error: int, message: str) -> bytes:
-    """The refusal of one SEND."""
+    """Encodes the refusal of one SEND."""
     command = BaseCommand(type=BaseCommand.SEND_ERROR)
     failed = command.send_error
     failed.producer_id = producer_id

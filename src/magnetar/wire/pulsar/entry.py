@@ -1,23 +1,31 @@
-"""What is stored of one message or batch: the broker's header, then what the producer sent, as it came.
+"""A stored message or batch: the broker's header, then the producer's bytes, as they came.
 
 Format:    [0x0e02 u16 | size u32 | BrokerEntryMetadata] [0x0e01 u16 | crc32c u32] metadata_size u32 | MessageMetadata
-           | payload. A client gets all from the checksum on, and the broker's header only if it asked for it.
-Index:     continuous over a topic, per message; an entry carries that of its last one. Apache writes no header unless
-           told to, so every reader must do without.
-Damaged:   an entry that does not parse raises `MalformedEntryError`. The checksum is a matter of its own
-           (`verify_checksum`): it was verified when the entry came in, and bookies have digests of theirs.
+           | payload. A client gets everything from the checksum on, and the broker's header only if it asked for it.
+           The index is continuous over a topic, per message; an entry carries that of its last one. Apache writes no
+           header by default, so every reader must do without.
+Failure:   an entry that does not parse raises `MalformedEntryError`. The checksum is separate (`verify_checksum`): it
+           was verified when the entry came in, and bookies have their own digests.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from magnetar.errors import MalformedEntryError
-from magnetar.wire.pulsar.checksum import CHECKSUM_BYTES, CHECKSUM_MAGIC, has_checksum, verify_checksum
-from magnetar.wire.pulsar.frames import SIZE, SIZE_BYTES, Buffer, missing_fields
+from magnetar.wire.pulsar.frames import (
+    CHECKSUM_BYTES,
+    CHECKSUM_MAGIC,
+    SIZE,
+    SIZE_BYTES,
+    Buffer,
+    has_checksum,
+    missing_fields,
+    verify_checksum,
+)
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 from magnetar.wire.pulsar.varints import varint
 
@@ -27,7 +35,9 @@ __all__ = [
     "has_checksum",
     "messages_in",
     "metadata_of",
+    "parse_body_as",
     "parse_entry",
+    "parse_entry_as",
     "verify_checksum",
 ]
 
@@ -39,7 +49,7 @@ _INDEX_TAG: Final = b"\x10"
 
 
 class EntryHead:
-    """Where the parts of an entry are, and what they say."""
+    """The places of an entry's parts, and their content."""
 
     __slots__ = ("body_offset", "broker_ms", "index", "metadata", "payload_offset")
 
@@ -47,11 +57,11 @@ class EntryHead:
         self, index: int | None, broker_ms: int | None, body_offset: int, metadata: MessageMetadata, payload_offset: int
     ) -> None:
         self.index = index
-        """Of the entry's last message; None if the entry has no header of a broker that counts."""
+        """The index of the entry's last message; None if the entry has no header of a broker that counts."""
         self.broker_ms = broker_ms
-        """When the broker took it; None as above."""
+        """The time at which the broker accepted it; None as above."""
         self.body_offset = body_offset
-        """Where that begins which every client gets."""
+        """The beginning of the part that every client gets."""
         self.metadata = metadata
         self.payload_offset = payload_offset
 
@@ -61,30 +71,43 @@ def broker_entry_header(index_of_last: int, broker_ms: int) -> bytes:
     return _BROKER_HEADER.pack(BROKER_ENTRY_MAGIC, len(metadata)) + metadata
 
 
+H = TypeVar("H", bound=EntryHead)
+
+
 def parse_entry(data: Buffer) -> EntryHead:
+    return parse_entry_as(EntryHead, data)
+
+
+def parse_entry_as(kind: type[H], data: Buffer) -> H:
     view = memoryview(data)
     index, broker_ms, body_offset = _parse_broker_header(view)
     metadata, payload_offset = _parse_body(view, body_offset)
-    return EntryHead(index, broker_ms, body_offset, metadata, payload_offset)
+    return kind(index, broker_ms, body_offset, metadata, payload_offset)
+
+
+def parse_body_as(kind: type[H], headers_and_payload: Buffer) -> H:
+    """Parses a producer's bytes, before they are an entry."""
+    metadata, payload_offset = _parse_body(memoryview(headers_and_payload), 0)
+    return kind(None, None, 0, metadata, payload_offset)
 
 
 def metadata_of(headers_and_payload: Buffer) -> MessageMetadata:
-    """Of what a producer sent, before it is an entry."""
+    """Returns the metadata of a producer's bytes, before they are an entry."""
     return _parse_body(memoryview(headers_and_payload), 0)[0]
 
 
 def messages_in(metadata: MessageMetadata) -> int:
-    """How many messages the entry counts for: those of a batch, else one."""
+    """Returns the number of messages that the entry counts for: those of a batch, otherwise one."""
     return max(1, metadata.num_messages_in_batch)
 
 
 def has_broker_header(data: Buffer) -> bool:
-    """Or a part of one. What a producer sends has none: it would be taken for the broker's."""
+    """Reports a header or a part of one. A producer's bytes must have none: it would be taken for the broker's."""
     return len(data) >= _MAGIC.size and _MAGIC.unpack_from(data)[0] == BROKER_ENTRY_MAGIC
 
 
 def body_offset_of(data: Buffer) -> int:
-    """`EntryHead.body_offset` alone, without reading any metadata."""
+    """Returns `EntryHead.body_offset` alone, without reading any metadata."""
     if len(data) < _BROKER_HEADER.size:
         return 0
     magic, size = _BROKER_HEADER.unpack_from(data)

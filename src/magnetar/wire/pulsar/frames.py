@@ -1,12 +1,15 @@
-"""One frame of the protocol: two sizes, a command, and for SEND and MESSAGE what the producer made.
+"""One frame of the protocol: two sizes, a command, and for SEND and MESSAGE the producer's bytes.
 
 Format:    total_size u32 | command_size u32 | BaseCommand | [headers_and_payload]      (big-endian)
-           total_size counts all that follows it. What stands behind the command is opaque here: entry.py.
+           total_size counts everything that follows it. The bytes after the command are opaque here: entry.py.
+           headers_and_payload: [0x0e01 u16 | crc32c u32] metadata_size u32 | MessageMetadata | payload
+           The checksum covers everything that follows it. It is made by the producer, verified by each receiver and
+           never recomputed. It is optional: very old clients send none.
 Invariant: a size beyond the limit is refused as soon as it is read, so a peer cannot make us wait for, or keep, more
-           than one frame of the limit; and a command is complete: every required field is there. Its strings are text.
-Regions:   functions take a buffer and the region `start` to `end` of it that holds received bytes; what they return
-           are positions in the same buffer. What is left after the last whole frame is moved to the front, or the
-           buffer grows to `frame_end`, by whoever owns the buffer.
+           than one frame of the limit; and a command is complete: it has every required field. Its strings are text.
+Order:     functions take a buffer and the region `start` to `end` of it that holds received bytes; their results are
+           positions in the same buffer. The owner of the buffer moves the rest after the last whole frame to the front,
+           or lets the buffer grow to `frame_end`.
 Read next: hot_path.py, for runs of SEND
 """
 
@@ -14,14 +17,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from crc32c import crc32c
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.pulsar.limits import FRAME_BYTES_MAX
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
 from magnetar.wire.pulsar.text import field_that_is_no_text, has_strings
+
+PROTOCOL_VERSION: Final = 21
+"""The highest version that we speak, on both sides; a connection uses the lower of the two."""
+VERSION_BROKER_ENTRY_METADATA: Final = 18
+"""From this version on a client may ask, by its feature flag, for broker entry metadata with its messages."""
+VERSION_ACK_RECEIPT: Final = 17
+
+MESSAGE_BYTES_MAX: Final = 5 * 2**20
+"""Metadata and payload together, as a broker announces it in CONNECTED by default."""
+FRAME_PADDING_BYTES: Final = 10 * 2**10
+"""Pulsar's own allowance for the command around the largest message."""
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
+"""The limit of a frame, its own four bytes included."""
+
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -37,7 +54,7 @@ _WITH_TEXT = frozenset(
     field.number
     for field in BaseCommand.DESCRIPTOR.fields
     if field.message_type is not None and has_strings(field.message_type)
-) - {BaseCommand.ACK}  # Of which there are many, and whose strings nobody reads.
+) - {BaseCommand.ACK}  # There are many of them, and their strings are not used.
 
 
 class Frame(NamedTuple):
@@ -47,7 +64,7 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """Frames of one connection, from whichever side. It keeps nothing between calls."""
+    """Decodes frames of one connection, from either side. It keeps nothing between calls."""
 
     __slots__ = ("frame_bytes_max",)
 
@@ -55,7 +72,8 @@ class FrameDecoder:
         self.frame_bytes_max = frame_bytes_max
 
     def frame_end(self, buffer: Buffer, start: int, end: int) -> int | None:
-        """Where the frame at `start` ends, which may lie beyond `end`; None if not even its size is there yet."""
+        """Returns the end of the frame at `start`, which may lie beyond `end`; None if not even its size has
+        arrived."""
         if end - start < SIZE_BYTES:
             return None
         (size,) = SIZE.unpack_from(buffer, start)
@@ -67,7 +85,7 @@ class FrameDecoder:
         return start + SIZE_BYTES + int(size)
 
     def decode(self, buffer: Buffer, start: int, frame_end: int) -> Frame:
-        """The whole frame from `start` up to what `frame_end` said."""
+        """Decodes the whole frame from `start` up to its `frame_end`."""
         (command_size,) = SIZE.unpack_from(buffer, start + SIZE_BYTES)
         command_start = start + SIZES.size
         command_end = command_start + command_size
@@ -78,7 +96,7 @@ class FrameDecoder:
         return Frame(command, view[command_end:frame_end] if command_end < frame_end else None)
 
     def frames(self, buffer: Buffer, start: int, end: int) -> Iterator[tuple[Frame, int]]:
-        """Each whole frame of the region with the position behind it. `frame_end` tells about what is left."""
+        """Yields each whole frame of the region with the position after it. `frame_end` describes the rest."""
         while (following := self.frame_end(buffer, start, end)) is not None and following <= end:
             yield self.decode(buffer, start, following), following
             start = following
@@ -101,5 +119,28 @@ def decode_command(data: Buffer) -> BaseCommand:
 
 
 def missing_fields(message: Message) -> str:
-    """The names of required fields that are not there."""
+    """Returns the names of missing required fields."""
     return ", ".join(cast("Any", message).FindInitializationErrors())  # The stubs do not know it.
+
+
+CHECKSUM_MAGIC: Final = 0x0E01
+CHECKSUM = struct.Struct(">HI")
+CHECKSUM_BYTES: Final = CHECKSUM.size
+
+
+def has_checksum(headers_and_payload: Buffer) -> bool:
+    return len(headers_and_payload) >= CHECKSUM_BYTES and CHECKSUM.unpack_from(headers_and_payload)[0] == CHECKSUM_MAGIC
+
+
+def verify_checksum(headers_and_payload: Buffer) -> bool:
+    """Reports whether it is right; a missing one is not wrong."""
+    if not has_checksum(headers_and_payload):
+        return True
+    expected = CHECKSUM.unpack_from(headers_and_payload)[1]
+    return crc32c(memoryview(headers_and_payload)[CHECKSUM_BYTES:]) == int(expected)
+
+
+def with_checksum(metadata: bytes, payload: Buffer) -> bytes:
+    """Joins headers and payload from a serialized MessageMetadata and its payload."""
+    covered = b"".join((len(metadata).to_bytes(4, "big"), metadata, payload))
+    return CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(covered)) + covered

@@ -1,11 +1,11 @@
-"""Runs of SEND frames over one buffer: all that is done per entry where messages come in.
+"""Runs of SEND frames over one buffer: all work per entry where messages come in.
 
-Shape:     one loop over one received region with local names; a plain tuple per frame comes out. A run ends at the
-           first frame that is of another kind, incomplete, unusual or to be refused: the caller hands that one to
-           `FrameDecoder`, which knows every case, and goes on behind it. So a scan never raises.
-Unusual:   a chunk, a marker, part of a transaction, a message with a given id, no messages at all.
-Checked:   sizes, required fields, and the checksum of what the producer made. The metadata is not read.
-Parser:    protobuf's own, on `PlainSend`. One written in Python takes about as long, and has more to go wrong.
+Limits:    one loop over one received region with local names; a plain tuple per frame comes out. The parser is
+           protobuf's own, on `PlainSend`: one written in Python takes about as long, and can have more bugs.
+Invariant: sizes, required fields, and the checksum of the producer's bytes are checked. The metadata is not read.
+Failure:   a run ends at the first frame that is of another kind, incomplete, unusual or to be refused: the caller gives
+           that one to `FrameDecoder`, which knows every case, and continues after it. So a scan never raises. Unusual
+           are a chunk, a marker, a part of a transaction, a message with a given id, no messages at all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from typing import Final, NamedTuple, TypeAlias
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from magnetar.wire.pulsar.checksum import CHECKSUM, CHECKSUM_BYTES, CHECKSUM_MAGIC
-from magnetar.wire.pulsar.frames import SIZE_BYTES, SIZES, Buffer
-from magnetar.wire.pulsar.limits import FRAME_BYTES_MAX
+from magnetar.wire.pulsar.frames import (
+    CHECKSUM,
+    CHECKSUM_BYTES,
+    CHECKSUM_MAGIC,
+    FRAME_BYTES_MAX,
+    SIZE_BYTES,
+    SIZES,
+    Buffer,
+)
 from magnetar.wire.pulsar.proto.hot_path_pb2 import PlainSend
 
 _HEAD = struct.Struct(">IIIB")  # total_size | command_size | type, field and length of the command | its first tag
 _SEND_START: Final = 0x08063200  # type = SEND, then field 6; the length of CommandSend goes into the last byte.
-_SEND_LENGTH_MAX: Final = 0x7F  # As long as its length has one byte. A plain one has at most 43.
+_SEND_LENGTH_MAX: Final = 0x7F  # Up to this, its length has one byte. A plain one has at most 43.
 _SEND_OFFSET: Final = SIZES.size + 4
 _PRODUCER_ID_TAG: Final = 0x08
 _BODY_BYTES_MIN: Final = CHECKSUM_BYTES + 4  # Without a checksum it may be shorter; that is unusual enough.
@@ -33,14 +39,14 @@ Send: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class SendRun(NamedTuple):
-    """SEND frames that stand one behind the other in the buffer, from the scan's start up to `end`."""
+    """SEND frames in a row in the buffer, from the scan's start up to `end`."""
 
     end: int
     sends: list[Send]
 
 
 def scan_sends(buffer: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX) -> SendRun:
-    """All SENDs from `start` on up to the first frame that is not a whole, plain, valid one."""
+    """Scans all SENDs from `start` on up to the first frame that is not a whole, plain, valid one."""
     unpack_head, unpack_checksum, parse = _HEAD.unpack_from, CHECKSUM.unpack_from, PlainSend.FromString
     view = memoryview(buffer)
     sends: list[Send] = []

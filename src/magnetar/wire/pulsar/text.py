@@ -1,8 +1,8 @@
-"""Strings of the protocol that are not UTF-8: protobuf takes them, and hands them out as bytes.
+"""Strings of the protocol that are not UTF-8: protobuf accepts them, and returns them as bytes.
 
-Commands:  refused; they would be names of topics, subscriptions, producers and consumers.
-Metadata:  of messages, which the broker does not look into when it takes them: read as Java does it, with replacement
-           characters in the place of what is no text. It is delivered as it came.
+Invariant: in commands they are refused; they would be names of topics, subscriptions, producers and consumers. In the
+           metadata of messages, which the broker does not read when it accepts them, they are read as in Java, with
+           replacement characters in the place of other bytes. They are delivered as they came.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _Descriptor: TypeAlias = Any  # The stubs have two classes that are the same.
 
 
 def text_of(value: str | bytes) -> str:
-    """A string field of a message's metadata."""
+    """Returns a string field of a message's metadata."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def has_strings(kind: _Descriptor, above: tuple[_Descriptor, ...] = ()) -> bool:
-    """Whether messages of this kind may have a string, somewhere within."""
+    """Reports whether messages of this kind may have a string, at any depth."""
     inner = [field.message_type for field in kind.fields if field.message_type is not None]
     within = (*above, kind)
     return any(field.type == field.TYPE_STRING for field in kind.fields) or any(
@@ -30,7 +30,7 @@ def has_strings(kind: _Descriptor, above: tuple[_Descriptor, ...] = ()) -> bool:
 
 
 def field_that_is_no_text(message: Message) -> str | None:
-    """The name of a string field that is not UTF-8, within the message or within what it holds."""
+    """Returns the name of a string field that is not UTF-8, within the message or within its parts."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             if any(isinstance(each, bytes) for each in _each(value)):
@@ -43,5 +43,5 @@ def field_that_is_no_text(message: Message) -> str | None:
 
 
 def _each(value: Any) -> Iterable[Any]:
-    """Of a repeated field all of its values, else the one."""
+    """Returns all values of a repeated field, otherwise the one."""
     return (value,) if isinstance(value, str | bytes | Message) else value

@@ -7,6 +7,7 @@ runs the same tests against Apache Pulsar, which shows that what they ask for is
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from interop.pulsar.servers import MagnetarStandalone
+from magnetar.testing.processes.child import wait_for
 from tests.integration.pulsar.features.asyncio_client import new_client
 
 PATIENCE_MS = 20_000
@@ -114,6 +116,31 @@ def is_quiet(consumer: Any) -> bool:
     except pulsar.Timeout:
         return True
     return False
+
+
+def drain(*consumers: Any, count: int) -> list[list[pulsar.Message]]:
+    """This many messages, acknowledged: what each consumer got. Nothing more comes after them."""
+    found: list[list[pulsar.Message]] = [[] for _ in consumers]
+
+    def all_have_come() -> bool:
+        for consumer, got in zip(consumers, found, strict=True):
+            got.extend(_waiting_in(consumer))
+        return sum(map(len, found)) >= count
+
+    wait_for(all_have_come, what="the last message", timeout=PATIENCE_MS / 1_000)
+    assert is_quiet(consumers[0])
+    assert not [message for consumer in consumers for message in _waiting_in(consumer)]
+    assert sum(map(len, found)) == count
+    return found
+
+
+def _waiting_in(consumer: Any) -> Iterator[pulsar.Message]:
+    """Messages that the consumer has by now, acknowledged."""
+    with contextlib.suppress(pulsar.Timeout):
+        while True:
+            message = consumer.receive(5)
+            consumer.acknowledge(message)
+            yield message
 
 
 def send_texts(client: pulsar.Client, topic: str, count: int, first: int = 0, **settings: Any) -> list[str]:

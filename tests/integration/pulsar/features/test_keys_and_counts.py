@@ -6,7 +6,7 @@ import pulsar
 from google.protobuf.timestamp_pb2 import Timestamp
 from pulsar.schema import ProtobufNativeSchema
 
-from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, messages, send_texts
+from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, drain, messages, send_texts
 from tests.integration.pulsar.features.test_subscriptions import path_of
 
 SHARED = pulsar.ConsumerType.Shared
@@ -23,23 +23,12 @@ def test_batches_by_key_go_to_the_consumer_of_their_key(client: pulsar.Client, t
     producer.flush()
     owners: dict[str, set[int]] = {}
     numbers: dict[str, list[int]] = {}
-    for which, consumer in enumerate(consumers):
-        for message in _all_that_comes(consumer):
+    for which, got in enumerate(drain(*consumers, count=120)):
+        for message in got:
             owners.setdefault(message.partition_key(), set()).add(which)
             numbers.setdefault(message.partition_key(), []).append(int(message.data()))
     assert sorted(len(who) for who in owners.values()) == [1] * 12
     assert all(seen == sorted(seen) and len(seen) == 10 for seen in numbers.values())
-
-
-def _all_that_comes(consumer: pulsar.Consumer) -> list[pulsar.Message]:
-    found = []
-    while True:
-        try:
-            message = consumer.receive(1_500)
-        except pulsar.Timeout:
-            return found
-        consumer.acknowledge(message)
-        found.append(message)
 
 
 def test_a_redelivery_count_is_kept_while_there_is_a_consumer_and_begins_again_without(

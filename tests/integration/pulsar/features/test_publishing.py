@@ -8,7 +8,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.testing.processes import wait_for
+from magnetar.testing.processes.child import wait_for
 from tests.integration.pulsar.features.conftest import (
     PATIENCE_MS,
     Server,

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pulsar
 import pytest
 
-from magnetar.testing.processes import wait_for
+from magnetar.testing.processes.child import wait_for
 from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, is_quiet, messages, send_texts, texts
 from tests.integration.pulsar.features.test_subscriptions import path_of
 
@@ -79,6 +80,19 @@ def test_a_reader_seeks_to_a_time(client: pulsar.Client, topic: str, start: puls
     assert [reader.read_next(PATIENCE_MS).data().decode() for _ in range(3)] == sent
     reader.seek(between)
     assert [reader.read_next(PATIENCE_MS).data().decode() for _ in range(3)] == sent
+
+
+def test_a_reader_of_a_terminated_topic_stays_connected(server: Server, topic: str) -> None:
+    """With a client of its own: the C++ client drops its connection when it hears of the end, and comes back."""
+    client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    name = topic.removeprefix("persistent://")
+    server.admin("PUT", f"persistent/{name}")
+    server.admin("POST", f"persistent/{name}/terminate")
+    reader = client.create_reader(topic, pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    wait_for(reader.is_connected, what="the reader is back", timeout=20)
+    with contextlib.suppress(pulsar.AlreadyClosed):
+        client.close()
 
 
 def test_an_empty_topic_has_nothing_to_read(client: pulsar.Client, topic: str) -> None:
@@ -162,6 +176,21 @@ def test_a_compacted_read_sees_the_last_value_of_each_key(
         if message.partition_key():  # The client shows what was compacted out of a batch as an empty message.
             found.append((message.partition_key(), message.data().decode()))
     assert found == [("k1", "17"), ("k2", "18"), ("k3", "19"), ("k9", "after")]
+
+
+def test_a_compacted_read_sees_messages_in_chunks_whole(client: pulsar.Client, server: Server, topic: str) -> None:
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    large = 6 * 2**20
+    for letter, key in (("a", "k0"), ("b", "k1"), ("c", "k0")):
+        producer.send(letter.encode() * large, partition_key=key)
+    producer.send(b"small", partition_key="k1")
+    compact(server, topic)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(PATIENCE_MS)
+        found.append((message.partition_key(), len(message.data()), message.data()[:1]))
+    assert found == [("k0", large, b"c"), ("k1", 5, b"s")]
 
 
 def test_a_table_view_holds_the_last_value_of_each_key(client: pulsar.Client, topic: str) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pulsar
 import pytest
 
-from magnetar.testing.processes import wait_for
+from magnetar.testing.processes.child import wait_for
 from tests.integration.pulsar.features.conftest import (
     PATIENCE_MS,
     QUIET_MS,
     Server,
+    drain,
     is_quiet,
     messages,
     send_texts,
@@ -47,8 +48,8 @@ def test_shared_consumers_divide_the_messages(client: pulsar.Client, topic: str)
         for _ in range(2)
     ]
     sent = send_texts(client, topic, 40)
-    found = [drain(consumer) for consumer in consumers]
-    assert sorted(found[0] + found[1]) == sorted(sent)
+    found = drain(*consumers, count=len(sent))
+    assert sorted(message.data().decode() for got in found for message in got) == sorted(sent)
     assert all(found)
 
 
@@ -81,18 +82,6 @@ def next_payload(consumer: Any) -> list[bytes]:
     return [message.data()]
 
 
-def drain(consumer: Any) -> list[str]:
-    """All that comes until it is quiet for a while."""
-    found = []
-    while True:
-        try:
-            message = consumer.receive(1500)
-        except pulsar.Timeout:
-            return found
-        found.append(message.data().decode())
-        consumer.acknowledge(message)
-
-
 def test_a_failover_consumer_takes_over_where_the_first_one_stopped(client: pulsar.Client, topic: str) -> None:
     """Which of them is the first one is the server's choice: it hashes names, to spread topics over consumers."""
     consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.Failover, consumer_name=name) for name in "ab"]
@@ -121,13 +110,8 @@ def test_key_shared_consumers_have_their_own_keys(client: pulsar.Client, topic: 
         producer.send(f"{number}".encode(), partition_key=f"key-{number % 12}")
     owners: dict[str, set[int]] = {}
     numbers: dict[str, list[int]] = {}
-    for which, consumer in enumerate(consumers):
-        while True:
-            try:
-                message = consumer.receive(1500)
-            except pulsar.Timeout:
-                break
-            consumer.acknowledge(message)
+    for which, got in enumerate(drain(*consumers, count=60)):
+        for message in got:
             owners.setdefault(message.partition_key(), set()).add(which)
             numbers.setdefault(message.partition_key(), []).append(int(message.data()))
     assert len(owners) == 12
@@ -148,7 +132,7 @@ def test_sticky_key_shared_consumers_have_the_ranges_they_ask_for(client: pulsar
     producer = client.create_producer(topic)
     for number in range(40):
         producer.send(b"x", partition_key=f"key-{number}")
-    assert len(drain(low)) + len(drain(high)) == 40
+    drain(low, high, count=40)
 
 
 def test_every_subscription_gets_every_message(client: pulsar.Client, topic: str) -> None:

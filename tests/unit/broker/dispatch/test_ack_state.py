@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from magnetar.broker.dispatch.holding import Hold
-from magnetar.broker.dispatch.parts import DispatchLimits
+import pytest
+
+from magnetar.broker.dispatch.blockers import BlockerKind
+from magnetar.broker.dispatch.context import DispatchLimits
 from magnetar.config.cursor import CursorConfig
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe
 from tests.unit.admin.admin_world import TOPIC, admin_world
-from tests.unit.bookie.virtual_loop import run
 from tests.unit.broker.dispatch.world import SHARED, Inbox, World, settle
+
+pytestmark = pytest.mark.virtual_time
 
 PAUSES = DispatchLimits(pause_on_ack_state=True)
 
@@ -25,76 +28,64 @@ async def with_holes(world: World) -> Inbox:
     return consumer
 
 
-def test_nothing_further_is_delivered_until_what_is_acknowledged_can_be_stored_again() -> None:
-    async def scene() -> None:
-        world = World(limits=PAUSES)
-        consumer = await with_holes(world)
-        await settle()
-        assert Hold.ACK_STATE not in world.holdings()  # There is nothing that it could hold.
-        world.publish(5)
-        await settle()
-        assert len(consumer.ids) == 20
-        holding = world.holdings()[Hold.ACK_STATE]
-        assert "acknowledge" in holding.advice
+async def test_nothing_further_is_delivered_until_what_is_acknowledged_can_be_stored_again() -> None:
+    world = World(limits=PAUSES)
+    consumer = await with_holes(world)
+    await settle()
+    assert BlockerKind.ACK_STATE not in world.blockers()  # There is nothing that it could hold.
+    world.publish(5)
+    await settle()
+    assert len(consumer.ids) == 20
+    blocker = world.blockers()[BlockerKind.ACK_STATE]
+    assert "acknowledge" in blocker.advice
 
-        consumer.ack(0, 2, 4, 6)  # Six runs are left.
-        await settle()
-        assert len(consumer.ids) == 20
-        consumer.ack(8)
-        await settle()
-        assert consumer.ids[20:] == [20, 21, 22, 23, 24]
-        assert Hold.ACK_STATE not in world.holdings()
-
-    run(scene())
+    consumer.ack(0, 2, 4, 6)  # Six runs are left.
+    await settle()
+    assert len(consumer.ids) == 20
+    consumer.ack(8)
+    await settle()
+    assert consumer.ids[20:] == [20, 21, 22, 23, 24]
+    assert BlockerKind.ACK_STATE not in world.blockers()
 
 
-def test_what_was_given_back_is_delivered_all_the_same_else_the_gaps_would_stay() -> None:
-    async def scene() -> None:
-        world = World(limits=PAUSES)
-        consumer = await with_holes(world)
-        world.publish(5)
-        consumer.nack(0, 2)
-        await settle()
-        assert consumer.ids[20:] == [0, 2]
+async def test_what_was_given_back_is_delivered_all_the_same_else_the_gaps_would_stay() -> None:
+    world = World(limits=PAUSES)
+    consumer = await with_holes(world)
+    world.publish(5)
+    consumer.nack(0, 2)
+    await settle()
+    assert consumer.ids[20:] == [0, 2]
 
-        consumer.close()
-        other = world.connect("other", SHARED)
-        await settle()
-        assert sorted(other.ids) == list(range(0, 20, 2))
-        other.ack(*other.ids)
-        await settle()
-        assert other.ids[10:] == [20, 21, 22, 23, 24]
-
-    run(scene())
+    consumer.close()
+    other = world.connect("other", SHARED)
+    await settle()
+    assert sorted(other.ids) == list(range(0, 20, 2))
+    other.ack(*other.ids)
+    await settle()
+    assert other.ids[10:] == [20, 21, 22, 23, 24]
 
 
-def test_without_the_policy_delivery_goes_on_and_with_it_as_soon_as_it_is_switched_off() -> None:
-    async def scene() -> None:
-        world = World()
-        consumer = await with_holes(world)
-        world.publish(1)
-        await settle()
-        assert len(consumer.ids) == 21
-        world.subscription.update_limits(PAUSES)
-        world.publish(1)
-        await settle()
-        assert len(consumer.ids) == 21
-        world.subscription.update_limits(DispatchLimits())
-        await settle()
-        assert len(consumer.ids) == 22
-
-    run(scene())
+async def test_without_the_policy_delivery_goes_on_and_with_it_as_soon_as_it_is_switched_off() -> None:
+    world = World()
+    consumer = await with_holes(world)
+    world.publish(1)
+    await settle()
+    assert len(consumer.ids) == 21
+    world.subscription.update_limits(PAUSES)
+    world.publish(1)
+    await settle()
+    assert len(consumer.ids) == 21
+    world.subscription.update_limits(DispatchLimits())
+    await settle()
+    assert len(consumer.ids) == 22
 
 
-def test_a_reader_has_nothing_that_could_be_stored_and_never_waits_for_it() -> None:
-    async def scene() -> None:
-        world = World(limits=PAUSES, is_durable=False)
-        consumer = await with_holes(world)
-        world.publish(1)
-        await settle()
-        assert len(consumer.ids) == 21
-
-    run(scene())
+async def test_a_reader_has_nothing_that_could_be_stored_and_never_waits_for_it() -> None:
+    world = World(limits=PAUSES, is_durable=False)
+    consumer = await with_holes(world)
+    world.publish(1)
+    await settle()
+    assert len(consumer.ids) == 21
 
 
 async def test_the_policy_of_a_topic_and_the_settings_of_cursors_decide() -> None:
@@ -111,8 +102,10 @@ async def test_the_policy_of_a_topic_and_the_settings_of_cursors_decide() -> Non
         talker.ack(ids[1], ids[3], request_id=1)
         await talker.answer(BaseCommand.ACK_RESPONSE)
         await talker.published(1, 5, b"x")
-        subscription = (await world.world.topic("t")).subscription("s")
-        await until(lambda: Hold.ACK_STATE in [each.hold for each in subscription.explain().holdings], "it waits")
+        subscription = (await world.world.topic("t")).subscriptions.require("s")
+        await until(
+            lambda: BlockerKind.ACK_STATE in [each.kind for each in subscription.explain().blockers], "it waits"
+        )
         assert not [command for command, _ in talker.received if command.type == BaseCommand.MESSAGE]
         talker.ack(ids[0], request_id=2)
         await talker.answer(BaseCommand.ACK_RESPONSE)

@@ -8,8 +8,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker import delayed
-from magnetar.broker.delayed import DelayedIndex
+from magnetar.broker.dispatch import delayed_index
+from magnetar.broker.dispatch.delayed_index import DelayedIndex
 from magnetar.topic.position import Position
 
 A_MILLION = 1_000_000
@@ -69,7 +69,7 @@ def test_an_index_that_is_full_drops_the_latest_and_knows_from_where_to_find_the
     index = DelayedIndex(20_000)
     for number in range(100_000):
         index.add(1_000_000 - number, Position(1, number))  # Each earlier than those before.
-    assert len(index) <= 20_000 + delayed._BLOCK_ENTRIES
+    assert len(index) <= 20_000 + delayed_index._BLOCK_ENTRIES
     assert index.horizon is not None
     assert index.beyond_first is not None
     assert index.beyond_first <= Position(1, 0)
@@ -106,8 +106,8 @@ some_triples = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5), st.inte
 @settings(max_examples=200, deadline=None)
 @given(some_triples, st.data())
 def test_it_does_what_a_heap_does(triples: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    block_entries = delayed._BLOCK_ENTRIES
-    delayed._BLOCK_ENTRIES = 8  # type: ignore[misc]
+    block_entries = delayed_index._BLOCK_ENTRIES
+    delayed_index._BLOCK_ENTRIES = 8  # type: ignore[misc]
     try:
         index, heap = DelayedIndex(10**6), []
         for due_ms, ledger_id, entry_id in triples:
@@ -122,4 +122,4 @@ def test_it_does_what_a_heap_does(triples: list[tuple[int, int, int]], data: st.
             assert len(index) == len(heap)
             assert index.next_due_ms == (heap[0][0] if heap else None)
     finally:
-        delayed._BLOCK_ENTRIES = block_entries  # type: ignore[misc]
+        delayed_index._BLOCK_ENTRIES = block_entries  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from magnetar.broker.dispatch.reading import EntryReader
+from magnetar.broker.dispatch.entry_reader import EntryReader
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position

@@ -5,7 +5,8 @@ promises:
 - its redelivery count is the number of times it was given back;
 - on Shared, chunks of a message go to one consumer in order, unless somebody has given back a part of it;
 - on Key_Shared, everything of a key that was published before an entry is acknowledged, or with the same consumer;
-- what is not acknowledged is delivered as soon as somebody can take it: nothing is lost for ever.
+- whenever a consumer has permits and room, and an entry may be delivered to it, it has been delivered;
+- at the end everything is delivered and acknowledged: nothing is lost.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from magnetar.broker.consumer import Delivery, KeySharedMode, KeySharedSettings, SubscriptionType
-from magnetar.broker.dispatch.parts import DispatchLimits
-from magnetar.topic.ack_sets import words_of
-from tests.unit.bookie.virtual_loop import VirtualLoop
+from magnetar.broker.dispatch.context import DispatchLimits
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.next_consumer import key_hash
+from magnetar.broker.subscriptions.consumer import Delivery, KeySharedMode, KeySharedSettings, SubscriptionType
+from magnetar.topic.cursor.acks import words_of
 from tests.unit.broker.dispatch.world import KEY_SHARED, SHARED, Inbox, Topic, World, settle
+from tests.virtual_time import virtual_loop
 
 KEYS = "abcdefgh"
 LIMITS = DispatchLimits(unacked_messages_per_consumer_max=12, unacked_messages_per_subscription_max=30)
+LOOK_AHEAD = 20
 some_fraction = st.floats(0, 1, allow_nan=False)
 
 
@@ -38,7 +42,7 @@ class Dispatching(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = VirtualLoop()
+        self.loop = virtual_loop()
         self.loop.set_exception_handler(self._on_exception)
         self.failures: list[str] = []
 
@@ -59,7 +63,7 @@ class Dispatching(RuleBasedStateMachine):
                 limits=LIMITS,
                 round_robin_messages_max=3,
                 read_entries_max=10,
-                key_shared_look_ahead_per_consumer=20,
+                key_shared_look_ahead_per_consumer=LOOK_AHEAD,
                 key_shared_look_ahead_per_subscription=30,
                 key_shared_points=3,
                 key_shared_consistent_hashing=self.consistent_hashing,
@@ -76,6 +80,9 @@ class Dispatching(RuleBasedStateMachine):
         self.torn: set[range] = set()  # Messages that were given back in part.
         self.hands: dict[Inbox, set[int]] = {}
         self.given_back: dict[int, int] = {}
+        self.permits: dict[Inbox, int] = {}
+        self.reads_at_once = True
+        """Nothing is read in the background, and nothing was since there was time enough for it."""
         self.names = 0
 
     def receive(self) -> None:
@@ -98,6 +105,7 @@ class Dispatching(RuleBasedStateMachine):
         if index in self.chunked and self.chunked[index] not in self.torn:
             self.check_chunk(inbox, index)
         self.hands[inbox].add(index)
+        self.permits[inbox] -= self.messages_of(index)
 
     def check_key(self, inbox: Inbox, index: int) -> None:
         for other, hand in self.hands.items():
@@ -119,6 +127,55 @@ class Dispatching(RuleBasedStateMachine):
     def go(self) -> None:
         self.run(self.turn())
         self.receive()
+        if self.reads_at_once:
+            self.check_nothing_waits()
+
+    # --- whoever can take something has it ---
+
+    def check_nothing_waits(self) -> None:
+        """From the model alone; of production only the pure assignment of hashes is asked."""
+        if not self.hands:
+            return
+        waiting = [i for i in range(len(self.keys)) if i not in self.acked and not self.is_in_hand(i)]
+        if sum(map(self.unacked_of, self.hands)) >= LIMITS.unacked_messages_per_subscription_max // 2:
+            return
+        for at, index in enumerate(waiting):
+            if index in self.delayed or index in self.chunked:
+                continue  # Its time may not have come, or its consumer has no room: the end tells.
+            takers = [inbox.name for inbox in self.takers_of(index, waiting[:at]) if self.can_take(inbox)]
+            assert not takers, f"{index} waits although {takers} can take it: {self.world.subscription.explain()}"
+
+    def is_in_hand(self, index: int) -> bool:
+        return any(index in hand for hand in self.hands.values())
+
+    def unacked_of(self, inbox: Inbox) -> int:
+        return sum(self.messages_of(index) for index in self.hands[inbox])
+
+    def messages_of(self, index: int) -> int:
+        return self.partly[index].bit_count() if index in self.partly else self.batches[index]
+
+    def can_take(self, inbox: Inbox) -> bool:
+        has_room = self.unacked_of(inbox) <= LIMITS.unacked_messages_per_consumer_max // 2
+        return inbox.is_writable and self.permits[inbox] > 0 and has_room
+
+    def takers_of(self, index: int, waiting_before: list[int]) -> list[Inbox]:
+        """To which consumers it may be delivered now, as far as order and keys go."""
+        if self.subscription_type is SHARED:
+            return list(self.hands)
+        if len(waiting_before) >= LOOK_AHEAD:
+            return []
+        dispatcher = self.world.subscription._dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        key = self.keys[index]
+        consumer = dispatcher.assignment.owner_of(key_hash(key.encode(), dispatcher.assignment.first_hash))
+        owners = [inbox for inbox in self.hands if inbox.consumer is consumer]
+        if self.is_ordered:
+            if any(self.keys[i] == key for i in waiting_before):
+                return []
+            others = (hand for inbox, hand in self.hands.items() if inbox not in owners)
+            if any(self.keys[i] == key for hand in others for i in hand):
+                return []
+        return owners
 
     # --- what happens ---
 
@@ -167,6 +224,7 @@ class Dispatching(RuleBasedStateMachine):
                 key_shared=self.key_shared,
             )
             self.hands[inbox] = set()
+            self.permits[inbox] = permits
 
         self.run(connect())
         self.go()
@@ -190,6 +248,7 @@ class Dispatching(RuleBasedStateMachine):
     @rule(who=some_fraction, permits=st.integers(1, 20))
     def flow(self, who: float, permits: int) -> None:
         if (inbox := self.pick(who)) is not None:
+            self.permits[inbox] += permits
             inbox.flow(permits)
             self.go()
 
@@ -282,6 +341,7 @@ class Dispatching(RuleBasedStateMachine):
     def cache(self, is_cached: bool, cold: float) -> None:
         self.world.topic.is_cached = is_cached
         self.world.topic.cold_before = int(cold * len(self.keys))
+        self.reads_at_once = False
 
     @rule(who=some_fraction, is_writable=st.booleans())
     def connection(self, who: float, is_writable: bool) -> None:
@@ -294,7 +354,14 @@ class Dispatching(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.002, 0.01, 3.0]))
     def wait(self, seconds: float) -> None:
         self.run(asyncio.sleep(seconds))
+        self.reads_at_once = self.reads_at_once or (seconds > 1 and self.world.topic.is_cached and self.is_all_warm)
         self.go()
+        if seconds > 1:
+            self.check_nothing_waits()
+
+    @property
+    def is_all_warm(self) -> bool:
+        return self.world.topic.cold_before == 0
 
     # --- the end ---
 
@@ -319,6 +386,7 @@ class Dispatching(RuleBasedStateMachine):
                 inbox.is_writable = True
                 self.world.subscription.resume(inbox.consumer)
                 self.acknowledge_by(inbox, sorted(self.hands[inbox]))
+                self.permits[inbox] += 5
                 inbox.flow(5)
             self.run(asyncio.sleep(2))
             self.go()

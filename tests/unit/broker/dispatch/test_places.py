@@ -23,14 +23,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from magnetar.broker.consumer import SubscriptionType
-from magnetar.broker.dispatch.delay import DelayedDelivery
+from magnetar.broker.dispatch.delayed_delivery import DelayedDelivery
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.multi import MultiConsumerDispatcher
+from magnetar.broker.dispatch.shared_base import SharedBase
+from magnetar.broker.subscriptions.consumer import SubscriptionType
 from magnetar.errors import EntryAbsentError
 from magnetar.topic.position import Position
-from tests.unit.bookie.virtual_loop import VirtualLoop
+from tests.rows import every_row
 from tests.unit.broker.dispatch.world import KEY_SHARED, SHARED, Inbox, Topic, World, message, settle
+from tests.virtual_time import virtual_loop
 
 KEYS = "abcd"
 CONSUMERS_MAX = 4
@@ -46,10 +47,10 @@ class Replays(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = VirtualLoop()
+        self.loop = virtual_loop()
         self.failures: list[str] = []
         self.loop.set_exception_handler(self._on_exception)
-        self.small_blocks = patch.multiple("magnetar.broker.delayed", _BLOCK_ENTRIES=4, _SAMPLE_EVERY=1)
+        self.small_blocks = patch.multiple("magnetar.broker.dispatch.delayed_index", _BLOCK_ENTRIES=4, _SAMPLE_EVERY=1)
         self.small_blocks.start()
         self.inboxes: list[Inbox] = []
         self.due_ms: dict[Position, int] = {}
@@ -157,9 +158,9 @@ class Replays(RuleBasedStateMachine):
     # --- what is always true ---
 
     @property
-    def dispatcher(self) -> MultiConsumerDispatcher:
+    def dispatcher(self) -> SharedBase:
         dispatcher = self.world.subscription._dispatcher
-        assert isinstance(dispatcher, MultiConsumerDispatcher)
+        assert isinstance(dispatcher, SharedBase)
         return dispatcher
 
     def unacknowledged(self) -> list[Position]:
@@ -170,7 +171,7 @@ class Replays(RuleBasedStateMachine):
     def places_of(self, position: Position) -> list[str]:
         dispatcher = self.dispatcher
         places = [inbox.name for inbox in self.inboxes if position in inbox.consumer.pending]
-        if position in dispatcher.replay:
+        if position in dispatcher.book.replay:
             places.append("replay")
         if dispatcher.delayed is not None and dispatcher.delayed.contains(position):
             places.append("delayed")
@@ -201,9 +202,9 @@ class Replays(RuleBasedStateMachine):
             pending = inbox.consumer.pending.values()
             assert inbox.consumer.unacked_messages == sum(messages for messages, _ in pending)
             held.update(key_hash for _, key_hash in pending)
-        assert self.dispatcher.unacked_messages == held.total()
+        assert self.dispatcher.book.total.messages == held.total()
         if isinstance(self.dispatcher, KeySharedDispatcher):
-            assert {key_hash: entries for key_hash, (_, entries) in self.dispatcher.holders.items()} == held
+            assert {key_hash: entries for key_hash, (_, entries) in self.dispatcher.book.holders.items()} == held
 
     # --- the end ---
 
@@ -328,7 +329,7 @@ def test_nothing_is_in_two_places_while_the_delayed_index_overflows(kind: type[P
         machine.teardown()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_row("seed", range(10))
 def test_nothing_is_forgotten_while_replays_are_handed_out_in_part(seed: int) -> None:
     """A walk, because hypothesis hardly ever comes to a replay that is interrupted and then grows in its middle."""
     machine = SharedReplays()

@@ -1,13 +1,13 @@
 """A topic in memory with the real chain and the real acknowledgement state, subscriptions on it, and consumers that
 keep what they get. Time is virtual.
 
-    async def scene() -> None:
+    @pytest.mark.virtual_time
+    async def test_what_is_published_is_delivered() -> None:
         world = World()
         consumer = world.connect("c", SHARED, permits=10)
         world.publish(3)
         await settle()
         assert consumer.ids == [0, 1, 2]
-    run(scene())
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from magnetar.broker.consumer import Consumer, Delivery, KeySharedSettings, SubscriptionType
-from magnetar.broker.dispatch.holding import Hold, Holding
-from magnetar.broker.dispatch.parts import DispatchLimits
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.dispatch.blockers import Blocker, BlockerKind
+from magnetar.broker.dispatch.context import DispatchLimits
+from magnetar.broker.subscriptions.consumer import Consumer, Delivery, KeySharedSettings, SubscriptionType
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.errors import MagnetarError
-from magnetar.sim.entropy import SimEntropy, WallClock
-from magnetar.topic.acks import AckState
+from magnetar.sim.loop import SimLoop
+from magnetar.sim.runtime import SimEntropy, WallClock
 from magnetar.topic.chain import LedgerChain
+from magnetar.topic.cursor.acks import AckState
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
-from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.entry import broker_entry_header
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
 EXCLUSIVE = SubscriptionType.EXCLUSIVE
@@ -41,7 +42,9 @@ LEDGER_ENTRIES = 50  # So that scenes cross the end of a ledger.
 
 async def settle(turns: int = 1_000) -> None:
     """Until nothing can happen without time passing."""
-    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop), "time is virtual in this world"
+    ready = loop.root.ready
     for _ in range(turns):
         await asyncio.sleep(0)
         if not ready:
@@ -334,8 +337,8 @@ class World:
             inbox.flow(permits)
         return inbox
 
-    def holdings(self) -> dict[Hold, Holding]:
-        return {holding.hold: holding for holding in self.subscription.explain().holdings}
+    def blockers(self) -> dict[BlockerKind, Blocker]:
+        return {blocker.kind: blocker for blocker in self.subscription.explain().blockers}
 
     @property
     def backlog(self) -> int:

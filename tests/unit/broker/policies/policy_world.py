@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from magnetar.broker.names import CHANGE_EVENTS, NamespaceName
-from magnetar.broker.policies.events_topic import IncomingEvent, OutgoingEvent
+from magnetar.broker.policies.events import IncomingEvent, OutgoingEvent
 from magnetar.broker.policies.service import PolicyService
 from magnetar.broker.resources.resources import Resources
 from magnetar.config.root import Config
 from magnetar.errors import BrokerError
-from tests.unit.broker.schemas.schema_world import LedgersInMemory, registry_on
+from magnetar.names import CHANGE_EVENTS, NamespaceName
+from magnetar.runtime.slices import Slices
 from tests.unit.broker.worlds import memory_store
+from tests.unit.schemas.schema_world import LedgersInMemory, registry_on
 
 
 class ListReader:
@@ -101,7 +102,7 @@ class PolicyWorld:
 
     def another_broker(self) -> PolicyService:
         registry = registry_on(self.resources.store, self.ledgers, self.resources.cache)
-        return PolicyService(self.resources.store, registry, self.events, self.config)
+        return PolicyService(self.resources.store, registry, self.events, self.config, Slices())
 
     ledgers: LedgersInMemory = field(default_factory=LedgersInMemory)
 
@@ -114,7 +115,7 @@ async def policy_world(config: Config | None = None) -> AsyncIterator[PolicyWorl
         await resources.bootstrap()
         events, ledgers = ListTopics(resources), LedgersInMemory()
         registry = registry_on(store, ledgers, resources.cache)
-        policies = PolicyService(store, registry, events, config)
+        policies = PolicyService(store, registry, events, config, Slices())
         yield PolicyWorld(resources, events, policies, config, ledgers)
         await policies.aclose()
         await resources.aclose()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from magnetar.broker.change_events import events_of
+from magnetar.broker.topics.change_events import events_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMetadata
 from tests.unit.wire.pulsar.samples import spoiled
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from magnetar.broker.names import TopicName
 from magnetar.broker.policies.event_schema import event_schema, parsed_event_schema
 from magnetar.broker.policies.events import (
     decode_deletion,
@@ -16,9 +15,10 @@ from magnetar.broker.policies.events import (
     new_document,
     unknown_field,
 )
-from magnetar.broker.schemas.avro.encoder import encode_value
-from magnetar.broker.schemas.avro.parser import parse_schema
 from magnetar.errors import InvalidPolicyError, MalformedEntryError
+from magnetar.names import TopicName
+from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.parser import parse_schema
 from tests.unit.broker import golden
 
 TOPIC = TopicName.parse("persistent://public/default/t")

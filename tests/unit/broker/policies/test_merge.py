@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.names import NamespaceName
-from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.policies.merge import SYSTEM_COMPACTION_BYTES, Documents, merge_policies
-from magnetar.broker.policies.namespace import AutoTopicCreation, auto_topic_creation, topics_max
+from magnetar.broker.policies.registry import (
+    SYSTEM_COMPACTION_BYTES,
+    EffectivePolicies,
+    NamespacePolicies,
+    merge_policies,
+    namespace_policies,
+)
+from magnetar.broker.policies.rows import Documents
 from magnetar.broker.policies.values import (
     BacklogQuota,
+    DelayedDelivery,
     DeleteMode,
     DispatchRate,
     InactiveTopics,
@@ -22,12 +27,13 @@ from magnetar.broker.policies.values import (
     Retention,
     SubscribeRate,
 )
-from magnetar.broker.schemas.strategy import CompatibilityStrategy
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.root import Config
 from magnetar.config.schemas import SchemasConfig
 from magnetar.errors import MalformedMetadataError
+from magnetar.names import NamespaceName
+from magnetar.schemas.compatibility import CompatibilityStrategy
 from tests.unit.broker import golden
 
 NAMESPACE = NamespaceName("public", "default")
@@ -48,27 +54,27 @@ def test_topic_that_sets_nothing_gets_what_pulsar_gives_it() -> None:
     found = merged(golden.document("policies default"))
     assert replace(found, replication_clusters=()) == merged()
     assert found.retention == Retention(0, 0)
-    assert found.storage_quota == BacklogQuota(-1, -1, QuotaPolicy.HOLD_PRODUCERS)
+    assert found.backlog_quotas.storage == BacklogQuota(-1, -1, QuotaPolicy.HOLD_PRODUCERS)
     assert found.inactive == InactiveTopics(True, DeleteMode.NO_SUBSCRIPTIONS, 60)
     assert (found.unacked_per_consumer_max, found.unacked_per_subscription_max) == (50_000, 200_000)
     assert (found.message_ttl_s, found.producers_max, found.compaction_threshold_bytes) == (0, 0, 0)
     assert (found.publish_rate, found.dispatch_rate, found.subscribe_rate, found.persistence) == (None,) * 4
     assert found.schema_compatibility is CompatibilityStrategy.FULL
     assert found.subscription_types == ("Exclusive", "Shared", "Failover", "Key_Shared")
-    assert (found.delayed_delivery, found.deduplication, found.schema_auto_update) == (True, False, True)
+    assert (found.delayed.is_enabled, found.deduplication, found.schema_auto_update) == (True, False, True)
 
 
 def test_everything_that_apache_wrote_for_a_namespace_counts() -> None:
     found = merged(golden.document("policies full"))
-    assert found.storage_quota == BacklogQuota(1000, 20, QuotaPolicy.SKIP_OLDEST)
-    assert found.age_quota.limit_s == -1
+    assert found.backlog_quotas.storage == BacklogQuota(1000, 20, QuotaPolicy.SKIP_OLDEST)
+    assert found.backlog_quotas.age.limit_s == -1
     assert found.retention == Retention(10, 20)
     assert found.persistence == Persistence(3, 2, 2, 0.5)
     assert found.dispatch_rate == DispatchRate(5, -1)
     assert found.subscribe_rate == SubscribeRate(3, 4)
     assert found.publish_rate == PublishRate(7, 8)
     assert (found.message_ttl_s, found.deduplication) == (5, True)
-    assert (found.delayed_delivery, found.delayed_tick_ms, found.delayed_max_ms) == (True, 100, 9)
+    assert found.delayed == DelayedDelivery(True, 100, 9)
     assert found.inactive == InactiveTopics(True, DeleteMode.NO_SUBSCRIPTIONS, 60)
     assert not found.auto_create_subscriptions
     assert found.schema_compatibility is CompatibilityStrategy.FORWARD
@@ -79,14 +85,14 @@ def test_everything_that_apache_wrote_for_a_namespace_counts() -> None:
 def test_everything_that_apache_wrote_for_a_topic_counts() -> None:
     found = merged(golden.document("policies full"), golden.document("topic policies full"))
     rate = DispatchRate(10, 20, 2, is_relative=True)
-    assert found.storage_quota == BacklogQuota(1000, 20, QuotaPolicy.REFUSE_PRODUCERS)
+    assert found.backlog_quotas.storage == BacklogQuota(1000, 20, QuotaPolicy.REFUSE_PRODUCERS)
     assert found.subscription_types == ("Shared", "Key_Shared")
     assert found.persistence == Persistence(3, 2, 2, 1.5)
     assert found.retention == Retention(60, 1024)
     assert (found.message_ttl_s, found.subscription_expiry_minutes, found.deduplication) == (3600, 7, True)
     assert (found.producers_max, found.consumers_max, found.consumers_per_subscription_max) == (1, 2, 3)
     assert (found.unacked_per_consumer_max, found.unacked_per_subscription_max, found.subscriptions_max) == (4, 5, 77)
-    assert (found.delayed_tick_ms, found.delayed_delivery, found.delayed_max_ms) == (6, False, 8)
+    assert found.delayed == DelayedDelivery(False, 6, 8)
     assert found.inactive == InactiveTopics(True, DeleteMode.CAUGHT_UP, 99)
     assert (found.dispatch_rate, found.subscription_dispatch_rate, found.replicator_dispatch_rate) == (rate,) * 3
     assert (found.compaction_threshold_bytes, found.message_bytes_max) == (123456789012, 66)
@@ -151,15 +157,15 @@ def test_quota_of_one_kind_does_not_hide_the_other() -> None:
     by_size = {"destination_storage": {"limit": 10, "policy": "producer_exception"}}
     by_age = {"message_age": {"limitSize": -1, "limitTime": 5, "policy": "consumer_backlog_eviction"}}
     found = merged({"backlog_quota_map": by_size}, {"backLogQuotaMap": by_age})
-    assert found.storage_quota == BacklogQuota(10, -1, QuotaPolicy.REFUSE_PRODUCERS)
-    assert found.age_quota == BacklogQuota(-1, 5, QuotaPolicy.SKIP_OLDEST)
+    assert found.backlog_quotas.storage == BacklogQuota(10, -1, QuotaPolicy.REFUSE_PRODUCERS)
+    assert found.backlog_quotas.age == BacklogQuota(-1, 5, QuotaPolicy.SKIP_OLDEST)
 
 
 def test_topics_of_brokers_keep_everything_and_take_no_limit() -> None:
     found = merged(golden.document("policies full"), golden.document("topic policies full"), is_system=True)
     assert found.retention == Retention(-1, -1)
     assert (found.message_ttl_s, found.producers_max, found.consumers_max, found.subscriptions_max) == (0, 0, 0, 0)
-    assert (found.storage_quota.limit_bytes, found.age_quota.limit_s) == (-1, -1)
+    assert (found.backlog_quotas.storage.limit_bytes, found.backlog_quotas.age.limit_s) == (-1, -1)
     assert (found.publish_rate, found.dispatch_rate, found.dispatch_rate_of("sub")) == (None, None, None)
     assert not found.inactive.is_deleted
     assert not found.deduplication
@@ -195,17 +201,45 @@ def test_policy_of_a_wrong_type_is_an_error_that_names_it(namespace: dict[str, A
 # --- what is asked of namespaces --------------------------------------------------------------------------------------
 
 
+def of_namespace(document: dict[str, Any], broker: BrokerConfig) -> NamespacePolicies:
+    return namespace_policies(document, Config(broker=broker))
+
+
 def test_topics_are_made_as_the_namespace_says_or_else_the_setting() -> None:
+    def made(document: dict[str, Any], broker: BrokerConfig) -> tuple[bool, int]:
+        found = of_namespace(document, broker).auto_topic_creation
+        return found.is_allowed, found.partitions
+
     plain, partitioned = BrokerConfig(), BrokerConfig(auto_create_topics_type="partitioned", auto_create_partitions=4)
-    assert auto_topic_creation({}, plain) == AutoTopicCreation(True, 0)
-    assert auto_topic_creation({}, partitioned) == AutoTopicCreation(True, 4)
-    assert auto_topic_creation(golden.document("policies full"), plain) == AutoTopicCreation(True, 3)
+    assert made({}, plain) == (True, 0)
+    assert made({}, partitioned) == (True, 4)
+    assert made(golden.document("policies full"), plain) == (True, 3)
     forbidden = {"autoTopicCreationOverride": {"allowAutoTopicCreation": False}}
-    assert auto_topic_creation(forbidden, partitioned) == AutoTopicCreation(False, 0)
+    assert made(forbidden, partitioned) == (False, 0)
+    without_count = {"autoTopicCreationOverride": {"allowAutoTopicCreation": True, "topicType": "partitioned"}}
+    assert made(without_count, BrokerConfig(auto_create_partitions=6)) == (True, 6)
 
 
 def test_limit_on_topics_is_the_namespaces_or_else_the_setting() -> None:
     config = BrokerConfig(topics_per_namespace_max=7)
-    assert topics_max({}, config) == 7
-    assert topics_max({"max_topics_per_namespace": 3}, config) == 3
-    assert topics_max({"max_topics_per_namespace": 0}, config) == 0
+    assert of_namespace({}, config).topics_max == 7
+    assert of_namespace({"max_topics_per_namespace": 3}, config).topics_max == 3
+    assert of_namespace({"max_topics_per_namespace": 0}, config).topics_max == 0
+    assert of_namespace({"max_topics_per_namespace": -1}, config).topics_max == 7
+
+
+# --- strategies of schemas --------------------------------------------------------------------------------------------
+
+
+def test_strategy_is_the_newer_fields_or_else_the_older_ones() -> None:
+    new, old = "schema_compatibility_strategy", "schema_auto_update_compatibility_strategy"
+    default = merged().schema_compatibility
+    assert merged({}).schema_compatibility is default
+    assert merged({new: "UNDEFINED"}).schema_compatibility is default
+    assert merged({new: "FORWARD", old: "Backward"}).schema_compatibility is CompatibilityStrategy.FORWARD
+    older = merged({new: "UNDEFINED", old: "BackwardTransitive"})
+    assert older.schema_compatibility is CompatibilityStrategy.BACKWARD_TRANSITIVE
+    assert merged({old: "AutoUpdateDisabled"}).schema_compatibility is CompatibilityStrategy.ALWAYS_INCOMPATIBLE
+    assert merged({old: "Odd"}).schema_compatibility is CompatibilityStrategy.ALWAYS_INCOMPATIBLE
+    with pytest.raises(MalformedMetadataError, match="known are"):
+        merged({new: "SOMETIMES"})

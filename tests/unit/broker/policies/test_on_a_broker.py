@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.change_events import ChangeEvents
-from magnetar.broker.compaction import CompactionStatus
-from magnetar.broker.names import CHANGE_EVENTS, NamespaceName
-from magnetar.broker.persistent_topic import PersistentTopic
-from magnetar.broker.policies.events_topic import OutgoingEvent
+from magnetar.broker.policies.events import OutgoingEvent
 from magnetar.broker.service import BrokerService
+from magnetar.broker.topics.change_events import ChangeEvents
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.upkeep.compaction import CompactionStatus
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import ServiceNotReadyError
 from magnetar.ledger.client import LedgerClient
+from magnetar.names import CHANGE_EVENTS, NamespaceName
 from magnetar.runtime.metrics import Metrics
-from magnetar.testing.bookie_cluster import BookieCluster
+from magnetar.testing.cluster import BookieCluster
 
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = NAMESPACE.topic("t")
@@ -31,7 +31,15 @@ async def broker_on(cluster: BookieCluster) -> AsyncIterator[BrokerService]:
     topic = TopicConfig(ensemble_size=1, write_quorum=1, ack_quorum=1)
     config = dataclasses.replace(cluster.config, topic=topic, pulsar=PulsarConfig(port=0))
     async with LedgerClient(cluster.store, config, cluster.runtime) as client:
-        broker = await Broker.open(config, cluster.runtime, cluster.store, client, Metrics())
+        broker = await Broker.open(
+            config,
+            cluster.runtime,
+            cluster.store,
+            client,
+            Metrics(),
+            front_ends=[],
+            http_address="127.0.0.1:8080",
+        )
         try:
             yield broker.service
         finally:

@@ -6,23 +6,22 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.names import CHANGE_EVENTS, NamespaceName, TopicName
-from magnetar.broker.policies import following
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies import follower
 from magnetar.broker.policies.event_schema import event_schema
-from magnetar.broker.policies.events import encode_event, event_key
-from magnetar.broker.policies.events_topic import IncomingEvent
-from magnetar.broker.schemas.avro.encoder import encode_value
-from magnetar.broker.schemas.avro.parser import parse_schema
-from magnetar.broker.schemas.data import SchemaData, SchemaType, version_to_bytes
-from magnetar.broker.schemas.strategy import CompatibilityStrategy
+from magnetar.broker.policies.events import IncomingEvent, encode_event, event_key
+from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.root import Config
 from magnetar.errors import InvalidPolicyError, NotAllowedError, PoliciesUnavailableError, ResourceMissingError
+from magnetar.names import CHANGE_EVENTS, NamespaceName, TopicName
+from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.parser import parse_schema
+from magnetar.schemas.compatibility import CompatibilityStrategy
+from magnetar.schemas.data import SchemaData, SchemaType, version_to_bytes
 from tests.unit.broker import golden
 from tests.unit.broker.policies.policy_world import PolicyWorld, policy_world
-from tests.unit.broker.schemas.schema_world import registry_on
 from tests.unit.broker.worlds import TIMEOUT_S
+from tests.unit.schemas.schema_world import registry_on
 
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = NAMESPACE.topic("t")
@@ -96,8 +95,7 @@ async def test_namespace_that_does_not_exist_is_an_error_until_it_is_made() -> N
         await world.resources.namespaces.create(name, golden.document("policies full"))
         await world.policies.load(name.topic("t"))
         assert world.policies.effective(name.topic("t")).message_ttl_s == 5
-        assert world.policies.auto_topic_creation(name).partitions == 3
-        assert world.policies.namespace_policies(name) == golden.document("policies full")
+        assert world.policies.of_namespace(name).auto_topic_creation.partitions == 3
 
 
 async def test_namespace_on_its_way_out_is_told() -> None:
@@ -276,7 +274,7 @@ async def test_topic_is_not_loaded_without_its_policies() -> None:
 
 
 async def test_reader_that_fails_is_opened_again_and_policies_stay_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_PAUSE_MIN_S", 0.0)
+    monkeypatch.setattr(follower, "_PAUSE_MIN_S", 0.0)
     async with policy_world() as world:
         await world.policies.update_topic(TOPIC, set_ttl(1))
         listener = Listener()
@@ -291,7 +289,7 @@ async def test_reader_that_fails_is_opened_again_and_policies_stay_meanwhile(mon
 
 
 async def test_policies_go_with_the_topic_that_held_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_PAUSE_MIN_S", 0.0)
+    monkeypatch.setattr(follower, "_PAUSE_MIN_S", 0.0)
     async with policy_world() as world:
         await world.policies.update_topic(TOPIC, set_ttl(1))
         await world.resources.store.delete(EVENTS.log_path)
@@ -367,6 +365,14 @@ async def test_closing_ends_every_task() -> None:
         await world.policies.aclose()
         names = [task.get_name() for task in asyncio.all_tasks()]
         assert not [name for name in names if name.startswith(("policies-of", "events-of"))]
+
+
+async def test_closed_service_follows_no_namespace_again_when_a_client_still_asks() -> None:
+    async with policy_world() as world:
+        await world.policies.aclose()
+        with pytest.raises(PoliciesUnavailableError, match="the broker is stopping"):
+            await world.policies.load(TOPIC)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("policies-of")]
 
 
 async def test_change_that_is_not_stored_or_not_read_in_time_says_what_is_known() -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.schemas.strategy import CompatibilityStrategy
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.schemas import STRATEGIES, SchemasConfig
 from magnetar.errors import ConfigError
+from magnetar.schemas.compatibility import CompatibilityStrategy
 
 
 def test_subscription_types_are_a_list_of_known_names() -> None:

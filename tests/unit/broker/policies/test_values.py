@@ -4,12 +4,6 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.policies.checks import (
-    check_auto_topic_creation,
-    check_persistence,
-    check_quota_and_retention,
-    check_retention,
-)
 from magnetar.broker.policies.values import (
     BacklogQuota,
     DispatchRate,
@@ -19,6 +13,10 @@ from magnetar.broker.policies.values import (
     QuotaPolicy,
     Retention,
     SubscribeRate,
+    check_auto_topic_creation,
+    check_persistence,
+    check_quota_and_retention,
+    check_retention,
 )
 from magnetar.errors import InvalidPolicyError
 from tests.unit.broker import golden

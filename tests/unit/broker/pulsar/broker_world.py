@@ -16,19 +16,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.names import TopicName
-from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.pulsar.front_end import PulsarFrontEnd
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.root import Config
 from magnetar.config.topic import TopicConfig
+from magnetar.ledger.channels.local_transport import connect_local
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.local_transport import connect_local
+from magnetar.names import TopicName
 from magnetar.runtime.metrics import Metrics
-from magnetar.testing.bookie_cluster import BookieCluster, small_config
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.pulsar.encode import encode_command, encode_flow, encode_send_head
-from magnetar.wire.pulsar.frames import FrameDecoder
+from magnetar.wire.pulsar.frames import FrameDecoder, with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,
     CommandAck,
@@ -37,6 +37,7 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from tests.clusters import new_cluster
 
 TIMEOUT_S = 10.0
 
@@ -215,8 +216,15 @@ class BrokerWorld:
     async def start(self) -> None:
         self._client = LedgerClient(self.cluster.store, self.config, self.cluster.runtime, local=self.cluster.local)
         await self._client.start()
+        self.front_end = PulsarFrontEnd(self.config.pulsar)
         self.broker = await Broker.open(
-            self.config, self.cluster.runtime, self.cluster.store, self._client, Metrics(), http_port=8080
+            self.config,
+            self.cluster.runtime,
+            self.cluster.store,
+            self._client,
+            Metrics(),
+            front_ends=[self.front_end],
+            http_address="127.0.0.1:8080",
         )
 
     async def stop(self) -> None:
@@ -230,7 +238,7 @@ class BrokerWorld:
     async def dial(self) -> Talker:
         """A connection on which nothing was said yet."""
         talker = Talker()
-        connect_local(self.broker.front_end.accept, lambda: talker)
+        connect_local(self.front_end.accept, lambda: talker)
         return talker
 
     async def talker(self, version: int = 21, **features: bool) -> Talker:
@@ -255,7 +263,7 @@ async def broker_world(**sections: Any) -> AsyncIterator[BrokerWorld]:
             **sections,
         }
     )
-    async with BookieCluster(1, config=config) as cluster:
+    async with new_cluster(1, config=config) as cluster:
         world = BrokerWorld(cluster, dataclasses.replace(config))
         await world.start()
         try:

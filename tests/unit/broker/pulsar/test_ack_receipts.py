@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.broker.pulsar.session import Session
-from magnetar.broker.topic import SubscriptionLike
+from magnetar.broker.topics.topic import SubscriptionLike
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, broker_world
+
+pytestmark = pytest.mark.virtual_time
 
 LIMIT, ACKS = 4, 11
 
@@ -51,7 +53,7 @@ async def consuming(world: BrokerWorld) -> tuple[Talker, list[MessageIdData]]:
 
 
 def only_session(world: BrokerWorld) -> Session:
-    (session,) = world.broker.front_end.sessions
+    (session,) = world.front_end.sessions
     return session
 
 
@@ -60,7 +62,7 @@ async def test_too_many_receipts_that_wait_hold_the_connection_and_none_is_lost(
 ) -> None:
     talker, ids = await consuming(narrow)
     session = only_session(narrow)
-    gate = Gate((await narrow.topic("t")).subscription("s"), monkeypatch)
+    gate = Gate((await narrow.topic("t")).subscriptions.require("s"), monkeypatch)
     for number, message_id in enumerate(ids):
         talker.ack(message_id, request_id=number)
     await until(lambda: session.connection.is_held, "the connection is held")
@@ -78,7 +80,7 @@ async def test_a_write_that_fails_answers_all_that_waited_for_it_and_lets_the_co
 ) -> None:
     talker, ids = await consuming(narrow)
     session = only_session(narrow)
-    gate = Gate((await narrow.topic("t")).subscription("s"), monkeypatch)
+    gate = Gate((await narrow.topic("t")).subscriptions.require("s"), monkeypatch)
     gate.error = TimeoutError("the write took too long")
     for number, message_id in enumerate(ids):
         talker.ack(message_id, request_id=number)
@@ -96,7 +98,7 @@ async def test_acknowledgements_without_receipts_hold_nothing(
     talker, ids = await consuming(narrow)
     session = only_session(narrow)
     topic = await narrow.topic("t")
-    gate = Gate(topic.subscription("s"), monkeypatch)
+    gate = Gate(topic.subscriptions.require("s"), monkeypatch)
     for message_id in ids:
         talker.ack(message_id)
     cursor = topic.cursors.get("s")

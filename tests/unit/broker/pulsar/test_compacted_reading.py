@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import topic_upkeep
-from magnetar.broker.compaction import CompactionStatus
+from magnetar.broker.upkeep import chores
+from magnetar.broker.upkeep.compaction import CompactionStatus
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, message
+from tests.unit.topic.test_compaction import batch
+
+pytestmark = pytest.mark.virtual_time
 
 EARLIEST = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 KEYS = 6
@@ -29,7 +32,7 @@ async def compacted(world: BrokerWorld, topic: str = "t") -> list[MessageIdData]
     loaded.compaction.begin()
     await loaded.compaction.wait()
     assert loaded.compaction.status is CompactionStatus.SUCCESS
-    assert await topic_upkeep.trim(loaded) == 1
+    assert await chores.trim(loaded) == 1
     return ids
 
 
@@ -88,5 +91,48 @@ async def test_a_subscription_that_acknowledges_one_by_one_gets_all_of_the_compa
         consumer.ack(message_id, cumulative=True, request_id=number)
         await consumer.answer(BaseCommand.ACK_RESPONSE)
     assert found == [b"%d" % number for number in range(KEYS)]
-    subscription = (await world.topic("t")).subscription("s")
+    subscription = (await world.topic("t")).subscriptions.require("s")
     assert subscription.cursor.backlog_entries() == 0
+
+
+# --- the last message -------------------------------------------------------------------------------------------------
+
+
+async def last_of_compacted(world: BrokerWorld, *bodies: bytes) -> tuple[list[MessageIdData], MessageIdData, Talker]:
+    """Publishes these, compacts the topic, and asks for the last message of the compacted view."""
+    talker = await world.talker()
+    await talker.producer("t", 1)
+    ids = [await talker.published(1, number, b"", raw=body) for number, body in enumerate(bodies)]
+    loaded = await world.topic("t")
+    loaded.compaction.begin()
+    await loaded.compaction.wait()
+    reader = await subscribe(world, "r", durable=False, start_message_id=EARLIEST)
+    return ids, await last_message(reader), reader
+
+
+async def last_message(talker: Talker) -> MessageIdData:
+    command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+    command.getLastMessageId.consumer_id, command.getLastMessageId.request_id = 1, talker.next_request()
+    talker.send(command)
+    answer = await talker.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    return answer.getLastMessageIdResponse.last_message_id
+
+
+async def test_the_last_message_of_the_compacted_view_is_one_that_was_not_compacted_out(world: BrokerWorld) -> None:
+    """Otherwise a client that has read everything waits for the message that the broker named."""
+    ids, last, _ = await last_of_compacted(world, batch(("a", "1"), ("b", "2"), ("c", "3"), ("c", ""), ("d", "")))
+    assert (last.ledgerId, last.entryId, last.batch_index) == (ids[0].ledgerId, ids[0].entryId, 1)
+
+
+async def test_a_compacted_view_of_which_nothing_is_left_has_no_last_message(world: BrokerWorld) -> None:
+    _, last, _ = await last_of_compacted(world, batch(("a", "1"), ("a", "")))
+    assert last.ledgerId == 2**64 - 1
+
+
+async def test_the_last_message_after_what_is_compacted_is_the_topics(world: BrokerWorld) -> None:
+    _, _, reader = await last_of_compacted(world, batch(("a", "1"), ("b", "2"), ("a", "3")))
+    talker = await world.talker()
+    await talker.producer("t", 2)
+    stored = await talker.published(2, 0, b"", raw=batch(("b", "4"), ("b", "")))
+    last = await last_message(reader)
+    assert (last.ledgerId, last.entryId, last.batch_index) == (stored.ledgerId, stored.entryId, 1)

@@ -11,6 +11,8 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscr
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, broker_world
 from tests.unit.wire.pulsar.samples import spoiled
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_the_handshake_answers_with_the_lower_version_the_message_size_and_what_the_broker_can(
     world: BrokerWorld,
@@ -30,7 +32,7 @@ async def test_whatever_comes_before_the_handshake_ends_the_connection(world: Br
     command.lookupTopic.topic, command.lookupTopic.request_id = "t", 1
     talker.send(command)
     await talker.wait_closed()
-    assert world.broker.front_end.counters.broken == 1
+    assert world.front_end.counters.broken == 1
 
 
 async def test_a_second_handshake_ends_the_connection(world: BrokerWorld) -> None:
@@ -113,7 +115,7 @@ async def test_a_silent_client_is_pinged_and_then_gone_while_one_that_answers_st
         await silent.wait_closed()
         await until(lambda: lively.pings >= 4, "the other one is pinged again and again")
         assert not lively.closed.is_set()
-        assert world.broker.front_end.counters.timed_out == 1
+        assert world.front_end.counters.timed_out == 1
 
 
 async def test_a_client_that_never_says_hello_is_closed() -> None:

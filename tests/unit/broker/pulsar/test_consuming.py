@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
-from magnetar.broker.names import TopicName
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.pulsar import PulsarConfig
+from magnetar.names import TopicName
 from magnetar.testing.waiting import until
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, batch, broker_world
+
+pytestmark = pytest.mark.virtual_time
 
 SHARED, FAILOVER = CommandSubscribe.Shared, CommandSubscribe.Failover
 EARLIEST = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
@@ -39,7 +40,7 @@ async def test_messages_are_delivered_as_permits_allow_and_without_the_brokers_h
     assert await receive(talker, 1) == [b"1"]
     talker.flow(1)
     assert await receive(talker, 1) == [b"2"]
-    assert (await world.topic("t")).subscription("s").consumers[0].permits == 0
+    assert (await world.topic("t")).subscriptions.require("s").consumers[0].permits == 0
 
 
 async def test_a_client_that_asks_and_may_gets_the_brokers_header_too() -> None:
@@ -174,7 +175,7 @@ async def test_a_client_that_leaves_while_its_subscription_is_made_leaves_one_th
         await asked
     goes_on.set()
     assert (await other.subscribe("t")).type == BaseCommand.SUCCESS
-    assert len((await world.topic("t")).subscription("s").consumers) == 1
+    assert len((await world.topic("t")).subscriptions.require("s").consumers) == 1
 
 
 async def test_a_subscription_is_not_made_by_using_it_where_that_is_switched_off() -> None:
@@ -284,10 +285,11 @@ async def seek(talker: Talker, *, to: MessageIdData | None = None, publish_ms: i
         await talker.answer(kind)
 
 
-async def later_ms() -> int:
-    """A time behind all that was published, which has come."""
-    later = time.time_ns() // 1_000_000 + 1
-    await until(lambda: time.time_ns() // 1_000_000 > later, "a later time")
+async def later_ms(world: BrokerWorld) -> int:
+    """A time after all that was published, which has come."""
+    wall_ms = world.cluster.runtime.entropy.wall_ms
+    later = wall_ms() + 1
+    await until(lambda: wall_ms() > later, "a later time")
     return later
 
 
@@ -296,7 +298,7 @@ async def test_a_reader_that_sought_a_time_comes_back_there_and_not_where_it_beg
     world: BrokerWorld, start: MessageIdData
 ) -> None:
     talker, _ = await filled(world, 3)
-    between_ms = await later_ms()
+    between_ms = await later_ms(world)
     for number in range(3, 6):
         await talker.published(99, number, b"%d" % number)
     await talker.subscribe("t", "r", durable=False, start_message_id=start)
@@ -323,7 +325,7 @@ async def test_a_reader_that_sought_and_came_back_leaves_nothing_behind_when_it_
 async def test_a_reader_that_sought_and_never_came_back_is_forgotten_after_a_while(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.broker.subscription.RETURN_S", 0.2)
+    monkeypatch.setattr("magnetar.broker.subscriptions.subscription.RETURN_S", 0.2)
     talker, ids = await filled(world, 3)
     await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
     await seek(talker, to=ids[1])
@@ -338,7 +340,7 @@ async def test_a_reader_whose_return_failed_may_still_come_back_where_it_sought(
     await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
     topic = await world.topic("t")
     await seek(talker, to=ids[2])
-    subscription = topic.subscription("r")
+    subscription = topic.subscriptions.require("r")
     subscription._fence("it is being reset to another position")
     refused = await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
     assert refused.error.error == ServerError.ServiceNotReady
@@ -363,7 +365,7 @@ async def test_a_reader_of_the_compacted_view_does_not_begin_with_it_again_after
     await talker.subscribe("t", "r", durable=False, read_compacted=True, start_message_id=EARLIEST)
     await seek(talker, to=ids[2])
     await talker.subscribe("t", "r", durable=False, read_compacted=True, start_message_id=EARLIEST)
-    consumer = (await world.topic("t")).subscription("r").consumers[0]
+    consumer = (await world.topic("t")).subscriptions.require("r").consumers[0]
     assert consumer.start == (ids[2].ledgerId, ids[2].entryId)
     talker.flow(10)
     assert await receive(talker, 2) == [b"2", b"3"]
@@ -374,7 +376,7 @@ async def test_a_topic_that_is_closed_does_not_wait_for_readers_that_sought(worl
     await talker.subscribe("t", "r", durable=False, start_message_id=EARLIEST)
     await seek(talker, to=ids[1])
     topic = await world.topic("t")
-    subscription = topic.subscription("r")
+    subscription = topic.subscriptions.require("r")
     assert subscription.awaits_return
     await world.broker.service.topics.unload(topic.name)
     assert not subscription.awaits_return
@@ -493,12 +495,12 @@ async def test_a_non_persistent_subscription_that_fails_keeps_nobody_else_from_a
     for number, each in enumerate((failing, other)):
         await each.subscribe(name, f"s{number}")
         each.flow(10)
-    (handle,) = world.broker.front_end.sessions[0].consumers.values()
+    (handle,) = world.front_end.sessions[0].consumers.values()
     monkeypatch.setattr(handle, "deliver", lambda _: 1 // 0)
     await other.producer(name)
     await other.published(1, 0, b"a")
     assert await receive(other, 1) == [b"a"]
-    assert world.broker.front_end.memory.used_bytes == 0
+    assert world.front_end.memory.used_bytes == 0
     assert "a subscription could not take messages" in caplog.text
 
 
@@ -513,7 +515,7 @@ async def test_a_client_that_does_not_read_stops_its_deliveries_and_nobody_elses
     for number in range(8):
         await talker.published(99, number, b"x" * 1_000_000)
     assert len([await reading.message() for _ in range(8)]) == 8
-    session = world.broker.front_end.sessions[1]
+    session = world.front_end.sessions[1]
     assert session.connection._unsent_bytes < 4 * 2**20
     stuck.transport.resume_reading()
     assert len([await stuck.message() for _ in range(8)]) == 8

@@ -12,6 +12,8 @@ from magnetar.config.pulsar import PulsarConfig
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, broker_world
 
+pytestmark = pytest.mark.virtual_time
+
 EARLIEST = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 BOTH = pytest.mark.parametrize("topic", ["persistent://public/default/t", "non-persistent://public/default/t"])
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from magnetar.broker.names import TopicName
+import pytest
+
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.pulsar import PulsarConfig
+from magnetar.names import TopicName
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,
     CommandLookupTopicResponse,
@@ -10,6 +12,8 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     ServerError,
 )
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, broker_world
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def look_up(talker: Talker, topic: str, listener: str = "") -> CommandLookupTopicResponse:
@@ -31,7 +35,7 @@ async def partitions(talker: Talker, topic: str, *, create: bool = True) -> Comm
 async def test_a_lookup_names_this_broker_for_any_topic_of_a_namespace_that_exists(world: BrokerWorld) -> None:
     found = await look_up(await world.talker(), "persistent://public/default/any")
     assert found.response == CommandLookupTopicResponse.Connect
-    assert found.brokerServiceUrl == f"pulsar://127.0.0.1:{world.broker.port}"
+    assert found.brokerServiceUrl == f"pulsar://127.0.0.1:{world.front_end.port}"
     assert found.authoritative
 
 
@@ -57,7 +61,7 @@ async def test_a_lookup_by_a_listeners_name_gets_that_listeners_address() -> Non
 
 
 async def test_lookups_beyond_the_limit_are_too_many_requests(world: BrokerWorld) -> None:
-    world.broker.front_end.lookups = world.config.pulsar.lookups_in_progress_max
+    world.front_end.lookups.in_progress = world.config.pulsar.lookups_in_progress_max
     talker = await world.talker()
     assert (await look_up(talker, "t")).error == ServerError.TooManyRequests
     assert (await partitions(talker, "t")).error == ServerError.TooManyRequests

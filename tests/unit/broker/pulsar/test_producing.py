@@ -1,20 +1,32 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.pulsar import PulsarConfig
+from magnetar.names import TopicName
+from magnetar.runtime.slices import BUDGET_S
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.encode import encode_command, encode_send_head
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, ProducerAccessMode, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, batch, broker_world, message
 
+pytestmark = pytest.mark.virtual_time
+
 EXCLUSIVE, WAITING = ProducerAccessMode.Exclusive, ProducerAccessMode.WaitForExclusive
 FENCING = ProducerAccessMode.ExclusiveWithFencing
+ANSWERS = (BaseCommand.PRODUCER_SUCCESS, BaseCommand.ERROR)
 DEDUPLICATING = BrokerConfig(deduplication=True)
+
+
+def create_producer(producer_id: int, request_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PRODUCER)
+    command.producer.topic, command.producer.producer_id, command.producer.request_id = "t", producer_id, request_id
+    return command
 
 
 def close_producer(producer_id: int, request_id: int) -> BaseCommand:
@@ -55,7 +67,7 @@ async def test_a_producer_of_the_same_id_name_and_connection_succeeds_itself_wit
     talker = await world.talker()
     await talker.producer("t", 1, producer_name="me", epoch=0)
     producer = (await world.topic("t")).producers
-    session = world.broker.front_end.sessions[0]
+    session = world.front_end.sessions[0]
     session.producers.clear()  # The client has lost it: it comes back with the next epoch.
     assert (await talker.producer("t", 1, producer_name="me", epoch=1)).type == BaseCommand.PRODUCER_SUCCESS
     assert len(producer) == 1
@@ -98,6 +110,32 @@ async def test_producers_that_wait_do_not_keep_their_connection_from_being_read(
             ).producer_success.producer_ready
         await close(talker, 0)
         assert (await talker.answer(BaseCommand.PRODUCER_SUCCESS)).producer_success.producer_ready
+
+
+async def test_a_producer_counts_once_towards_its_connections_limit_also_in_the_turn_in_which_it_is_made() -> None:
+    async with broker_world(pulsar=PulsarConfig(port=0, producers_per_connection_max=2)) as world:
+        talker = await world.talker()
+        session = world.front_end.sessions[0]
+        talker.send(create_producer(0, talker.next_request()))
+        for _ in range(1_000):
+            if session.producers:
+                break  # In this turn of the loop the task that made it has not been cleared away.
+            await asyncio.sleep(0)
+        frame = encode_command(create_producer(1, talker.next_request()))
+        session.on_received(frame, 0, len(frame))
+        assert [(await talker.answer(*ANSWERS)).type for _ in range(2)] == [BaseCommand.PRODUCER_SUCCESS] * 2
+        assert (await talker.producer("t", 2)).error.error == ServerError.NotAllowedError
+        assert (await talker.subscribe("t")).type == BaseCommand.SUCCESS
+
+
+async def test_a_consumer_counts_once_towards_its_connections_limit_and_producers_do_not() -> None:
+    limits = PulsarConfig(port=0, producers_per_connection_max=1, consumers_per_connection_max=2)
+    async with broker_world(pulsar=limits) as world:
+        talker = await world.talker()
+        await talker.producer("t", 0)
+        for number in (1, 2):
+            assert (await talker.subscribe("t", f"{number}", number)).type == BaseCommand.SUCCESS
+        assert (await talker.subscribe("t", "3", 3)).error.error == ServerError.NotAllowedError
 
 
 async def test_a_namespace_takes_as_many_topics_as_it_may() -> None:
@@ -198,7 +236,7 @@ async def test_a_message_that_begins_like_a_brokers_header_is_not_allowed_and_th
     await talker.published(1, 1, b"next")
     _, body = await talker.message()
     assert body.endswith(b"next")
-    assert world.broker.front_end.memory.used_bytes == 0
+    assert world.front_end.memory.used_bytes == 0
 
 
 async def test_a_message_of_a_transaction_or_with_a_given_id_is_not_allowed(world: BrokerWorld) -> None:
@@ -224,7 +262,7 @@ async def test_what_came_before_a_message_for_a_producer_that_never_was_is_count
 ) -> None:
     talker = await world.talker()
     await talker.producer("t")
-    memory = world.broker.front_end.memory
+    memory = world.front_end.memory
     world.cluster.hang(0)
     bodies = [message(b"x" * 1_000, number) for number in range(20)]
     frames = [encode_send_head(1, number, 0, 1, len(body)) + body for number, body in enumerate(bodies)]
@@ -276,7 +314,7 @@ async def test_a_connection_that_waits_for_room_is_read_again_when_its_topic_is_
     world.cluster.hang(0)
     for number in range(12_000):  # More than the writer has in flight and the connection may have pending.
         talker.publish(1, number, b"x")
-    session = world.broker.front_end.sessions[0]
+    session = world.front_end.sessions[0]
     await until(lambda: session.connection.is_held, "the connection is held")
     terminating = asyncio.ensure_future(topic.terminate())
     await asyncio.sleep(0)
@@ -358,8 +396,8 @@ async def test_a_sequence_id_that_no_snapshot_could_hold_is_refused_and_the_topi
             assert answer.send_error.error == ServerError.NotAllowedError
         assert (await talker.published(1, 2**63 - 1, b"x")).entryId == 0
         topic = await world.topic("t")
-        assert topic.dedup is not None
-        await topic.dedup.snapshot()
+        assert topic.publisher.dedup is not None
+        await topic.publisher.dedup.snapshot()
 
 
 # --- backpressure -----------------------------------------------------------------------------------------------------
@@ -372,14 +410,14 @@ async def test_a_topic_without_room_stops_its_producers_connection_and_loses_not
     count = 12_000  # More than the writer has in flight and the connection may have pending.
     for number in range(count):
         talker.publish(1, number, b"x")
-    session = world.broker.front_end.sessions[0]
+    session = world.front_end.sessions[0]
     await until(lambda: session.connection.is_held, "the connection is held")
     assert session.pending_publishes < count
     world.cluster.wake(0)
     receipts = [(await talker.answer(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id for _ in range(count)]
     assert receipts == list(range(count))
     assert not session.connection.is_held
-    assert world.broker.front_end.memory.used_bytes == 0
+    assert world.front_end.memory.used_bytes == 0
 
 
 async def test_a_publish_rate_holds_the_connection_until_it_is_kept_again() -> None:
@@ -409,3 +447,20 @@ async def test_a_backlog_beyond_its_quota_refuses_new_producers_at_once_and_lets
         topic = await world.topic("t")
         await topic.subscriptions["s"].clear_backlog()
         assert (await talker.producer("t", 3)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_connection_with_very_many_producers_leaves_in_slices(world: BrokerWorld) -> None:
+    talker, other = await world.talker(), await world.talker()
+    count = 150
+    for number in range(count):
+        await talker.producer("t", number, producer_name=f"p-{number}")
+    topic = world.broker.service.topics.find(TopicName.parse("t"))
+    assert topic is not None
+    looks = itertools.count()
+    world.broker.service.slices.clock = lambda: next(looks) * BUDGET_S / 10
+    talker.transport.close()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert count > len(topic.producers) > count / 2  # The loop came round before all had left.
+    await other.producer("t", producer_name="another")
+    await until(lambda: len(topic.producers) == 1, "the producers of the closed connection leave")

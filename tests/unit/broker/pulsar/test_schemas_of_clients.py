@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, Schema, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker
+
+pytestmark = pytest.mark.virtual_time
 
 
 def avro(*fields: str, optional: str = "") -> Schema:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from magnetar.broker.topic_upkeep import trim
+import pytest
+
+from magnetar.broker.upkeep.chores import trim
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, batch
+
+pytestmark = pytest.mark.virtual_time
 
 THIRD_AND_FOURTH = 0b1100
 
@@ -44,7 +48,7 @@ async def test_a_seek_into_a_batch_brings_back_the_messages_from_there_on_and_no
     acknowledged = MessageIdData(ledgerId=ids[0].ledgerId, entryId=ids[0].entryId, batch_size=4, ack_set=[0b0011])
     talker.ack(acknowledged, ids[1], request_id=5)
     await talker.answer(BaseCommand.ACK_RESPONSE)
-    assert (await world.topic("t")).subscription("s").cursor.backlog_entries() == 0
+    assert (await world.topic("t")).subscriptions.require("s").cursor.backlog_entries() == 0
 
 
 async def test_a_place_in_a_batch_survives_a_restart(world: BrokerWorld) -> None:

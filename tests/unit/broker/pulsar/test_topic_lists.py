@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.names import TopicName
-from magnetar.broker.pulsar.topics_pattern import compile_pattern, hash_of, matching
+from magnetar.broker.pulsar.topic_lists import compile_pattern, hash_of, matching
+from magnetar.names import TopicName
+from magnetar.runtime.slices import Slices
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     BaseCommand,
     CommandGetTopicsOfNamespace,
@@ -11,6 +12,8 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     ServerError,
 )
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker
+
+pytestmark = pytest.mark.virtual_time
 
 PREFIX = "persistent://public/default/"
 
@@ -53,11 +56,11 @@ def test_unsafe_long_and_broken_patterns_are_not_compiled(pattern: str) -> None:
     assert compile_pattern(pattern, 50) is None
 
 
-def test_a_partition_matches_by_the_name_of_its_topic() -> None:
+async def test_a_partition_matches_by_the_name_of_its_topic() -> None:
     pattern = compile_pattern("persistent://public/default/orders", 50)
     assert pattern is not None
     names = [TopicName.parse("orders-partition-0"), TopicName.parse("orders-2")]
-    assert matching(names, pattern) == names[:1]
+    assert await matching(names, pattern, Slices()) == [PREFIX + "orders-partition-0"]
 
 
 def test_the_hash_of_a_list_is_the_one_that_java_clients_compute() -> None:

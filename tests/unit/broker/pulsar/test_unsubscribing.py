@@ -9,10 +9,12 @@ import pytest
 
 from magnetar.errors import MetadataUnavailableError, SubscriptionFencedError
 from magnetar.testing.waiting import until
-from magnetar.topic.cursor_home import CursorHome
-from magnetar.topic.cursor_node import CursorNode
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
+from magnetar.topic.cursor.node import CursorNode
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Store:
@@ -83,17 +85,17 @@ async def test_a_subscription_that_could_not_be_deleted_can_be_deleted_by_an_ope
     await talker.answer(BaseCommand.ERROR)
     store.come_back()
     topic = await world.topic("t")
-    await topic.unsubscribe(topic.subscription("s"))
+    await topic.unsubscribe(topic.subscriptions.require("s"))
     assert (list(topic.subscriptions), len(topic.cursors)) == ([], 0)
 
 
 async def test_a_subscription_whose_node_is_gone_is_deleted_whatever_happens_to_its_ledgers(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(_: CursorHome) -> None:
+    async def fails(_: LedgerCursorStorage) -> None:
         raise MetadataUnavailableError("away")
 
-    monkeypatch.setattr(CursorHome, "abandon", fails)
+    monkeypatch.setattr(LedgerCursorStorage, "abandon", fails)
     talker = await subscribed(world)
     unsubscribe(talker)
     assert (await answer(talker)).type == BaseCommand.SUCCESS
@@ -113,11 +115,11 @@ async def test_who_subscribes_while_a_subscription_is_deleted_tries_again_and_ge
     assert refused.error.error == ServerError.ServiceNotReady
     topic = await world.topic("t")
     with pytest.raises(SubscriptionFencedError):
-        await topic.unsubscribe(topic.subscription("s"), force=True)
+        await topic.unsubscribe(topic.subscriptions.require("s"), force=True)
     store.outcome.set_result(None)
     assert (await answer(talker)).type == BaseCommand.SUCCESS
     assert (await other.subscribe("t", initialPosition=CommandSubscribe.Latest)).type == BaseCommand.SUCCESS
-    assert topic.subscription("s").cursor.backlog_entries() == 0
+    assert topic.subscriptions.require("s").cursor.backlog_entries() == 0
 
 
 async def test_others_that_are_connected_keep_a_subscription_and_who_asked_too(world: BrokerWorld) -> None:
@@ -128,5 +130,5 @@ async def test_others_that_are_connected_keep_a_subscription_and_who_asked_too(w
     unsubscribe(talker)
     assert (await answer(talker)).error.error == ServerError.ConsumerBusy
     topic = await world.topic("t")
-    await until(lambda: len(topic.subscription("s").consumers) == 2, "both to be there")
+    await until(lambda: len(topic.subscriptions.require("s").consumers) == 2, "both to be there")
     assert not [command for command, _ in talker.received if command.type == BaseCommand.CLOSE_CONSUMER]

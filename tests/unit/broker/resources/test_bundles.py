@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.names import TopicName
 from magnetar.broker.resources.bundles import HASHES, Bundles
 from magnetar.errors import InvalidPolicyError, MalformedMetadataError
+from magnetar.names import TopicName
+from tests.rows import every_row
 
 
 @given(st.integers(1, 500), st.integers(0, HASHES - 1))
@@ -34,7 +35,7 @@ def test_json_comes_back(count: int) -> None:
     assert Bundles.from_json(Bundles.equal(count).to_json()) == Bundles.equal(count)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value",
     [
         *(

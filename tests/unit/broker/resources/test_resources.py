@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from magnetar.broker.names import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from magnetar.broker.resources.bundles import Bundles
 from magnetar.broker.resources.clusters import new_cluster
 from magnetar.broker.resources.namespaces import new_policies
@@ -16,7 +15,6 @@ from magnetar.broker.resources.resources import Resources
 from magnetar.broker.resources.tenants import new_tenant
 from magnetar.config.broker import BrokerConfig
 from magnetar.errors import (
-    BadVersionError,
     InvalidNameError,
     InvalidPolicyError,
     ResourceExistsError,
@@ -25,6 +23,7 @@ from magnetar.errors import (
     ResourceMissingError,
 )
 from magnetar.metadata.store import MetadataStore
+from magnetar.names import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from tests.unit.broker import golden
 from tests.unit.broker.worlds import memory_store, resources_world
 
@@ -193,11 +192,9 @@ async def test_bundles_come_from_the_policies_until_local_policies_have_their_ow
         stored = json.loads(await value_of(resources.store, "/admin/local-policies/public/default"))
         assert stored == golden.document("local policies") | {"bundles": Bundles.equal(4).to_json()}
         after = before.split(before.all()[0], 0x20000000)
-        await resources.namespaces.set_bundles(NAMESPACE, before, after)
+        await resources.namespaces.update_local(NAMESPACE, lambda local: local | {"bundles": after.to_json()})
         assert await resources.namespaces.bundles(NAMESPACE) == after
         assert Bundles.from_json((await resources.namespaces.policies(NAMESPACE))["bundles"]) == before
-        with pytest.raises(BadVersionError, match="somebody else"):
-            await resources.namespaces.set_bundles(NAMESPACE, before, before.split(before.all()[1], 0x50000000))
 
 
 async def test_local_policies_of_apache_keep_their_other_fields() -> None:
@@ -206,7 +203,7 @@ async def test_local_policies_of_apache_keep_their_other_fields() -> None:
         await resources.store.create(path, golden.text("local policies full").encode(), make_parents=True)
         before = await resources.namespaces.bundles(NAMESPACE)
         after = before.split(before.all()[1], 0xC0000000)
-        await resources.namespaces.set_bundles(NAMESPACE, before, after)
+        await resources.namespaces.update_local(NAMESPACE, lambda local: local | {"bundles": after.to_json()})
         expected = golden.document("local policies full") | {"bundles": after.to_json()}
         assert json.loads(await value_of(resources.store, path)) == expected
 

@@ -10,9 +10,8 @@ from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate, Link
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.requests import Request
-from magnetar.metadata.store import MetadataStore
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.metadata.store import MetadataStore, Request
+from magnetar.runtime.system import SystemEntropy
 
 
 class Breaks(Link):

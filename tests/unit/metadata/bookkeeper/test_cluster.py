@@ -16,14 +16,13 @@ from magnetar.errors import (
     OutcomeUnknownError,
     UnsupportedLayoutError,
 )
-from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
-from magnetar.metadata.bookkeeper.layout import LedgerLayout, decode_layout
+from magnetar.metadata.bookkeeper.cluster import LedgerLayout, decode_layout, init_cluster, read_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.requests import Sync, Transact
-from magnetar.metadata.store import MetadataStore
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.metadata.store import MetadataStore, Sync, Transact
+from magnetar.runtime.system import SystemEntropy
+from tests.rows import every_row
 
 ENTROPY = SystemEntropy()
 LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
@@ -159,7 +158,7 @@ def test_the_layout_of_the_first_format_is_read() -> None:
     assert layout == LedgerLayout("hierarchical", 1, 1)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value",
     [
         b"",

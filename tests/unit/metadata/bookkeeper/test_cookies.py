@@ -13,6 +13,7 @@ from magnetar.ids import BookieId
 from magnetar.metadata.bookkeeper.cookies import Cookie, CookieStore, decode_cookie, encode_cookie
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.store import MetadataStore
+from tests.rows import every_row
 
 COOKIE = COOKIES["many directories"]
 
@@ -38,7 +39,7 @@ def test_older_layouts_are_read_and_written_in_the_newest() -> None:
     assert encode_cookie(third).startswith(b"5\n")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "reason"),
     [
         (b"", "layout version"),

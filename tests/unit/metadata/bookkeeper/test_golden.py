@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from interop.metadata.fields import cookie_fields, ledger_fields, service_info_fields
 from magnetar.ids import BookieId, LedgerId
+from magnetar.metadata.bookkeeper.cluster import LedgerLayout, decode_layout, encode_layout
 from magnetar.metadata.bookkeeper.cookies import decode_cookie, encode_cookie
-from magnetar.metadata.bookkeeper.layout import LedgerLayout, decode_layout, encode_layout
 from magnetar.metadata.bookkeeper.ledger_codec import decode, encode
 from magnetar.metadata.bookkeeper.paths import ledger_path_below_root
 from magnetar.metadata.bookkeeper.service_info import decode_service_info, encode_service_info
+from tests.rows import Test, every_row
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[3] / "golden" / "bookkeeper-metadata.json").read_text())
 
 
-def cases(kind: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", GOLDEN[kind], ids=[case["name"] for case in GOLDEN[kind]])
+def cases(kind: str) -> Callable[[Test], Test]:
+    return every_row("case", GOLDEN[kind], ids=[case["name"] for case in GOLDEN[kind]])
 
 
 @cases("ledgers")

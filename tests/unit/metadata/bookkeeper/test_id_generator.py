@@ -12,8 +12,7 @@ from magnetar.metadata.bookkeeper.id_generator import LedgerIdGenerator
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.requests import Transact
-from magnetar.metadata.store import Create, CreateMode, MetadataStore, Operation, OperationResult
+from magnetar.metadata.store import Create, CreateMode, MetadataStore, Operation, OperationResult, Transact
 
 INT_MAX = 2**31 - 1
 FIRST_LONG = 2**32

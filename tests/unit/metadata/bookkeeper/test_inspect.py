@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from interop.metadata.samples import COOKIES, FULL, SERVICE_INFOS
+from magnetar.metadata.bookkeeper.cluster import LedgerLayout, encode_layout
 from magnetar.metadata.bookkeeper.cookies import encode_cookie
 from magnetar.metadata.bookkeeper.inspect import describe, readable
-from magnetar.metadata.bookkeeper.layout import LedgerLayout, encode_layout
 from magnetar.metadata.bookkeeper.ledger_codec import encode
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import encode_service_info
 from magnetar.metadata.store import Node
+from tests.rows import every_row
 
 PATHS = BookKeeperPaths()
 
@@ -20,7 +21,7 @@ def node(value: bytes) -> Node:
     return Node(value, 3, 1_000, 2_000)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "value", "kind", "part"),
     [
         (PATHS.ledger(FULL.ledger_id), encode(FULL), "ledger", {"state": "CLOSED", "password": "(6 bytes)"}),

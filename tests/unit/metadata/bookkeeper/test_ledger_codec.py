@@ -23,6 +23,7 @@ from magnetar.metadata.bookkeeper.ledger_metadata import (
 )
 from magnetar.metadata.bookkeeper.proto.ledger_metadata_pb2 import LedgerMetadataFormat
 from magnetar.wire.bookkeeper.digests import DigestType
+from tests.rows import every_row
 
 NODE_CTIME = 1_700_000_000_000
 V1 = b"BookieMetadataFormatVersion\t1\n"
@@ -231,7 +232,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("value", "reason"), REFUSED.values(), ids=REFUSED.keys())
+@every_row(("value", "reason"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_value_that_is_not_ledger_metadata_is_refused_with_the_reason(value: bytes, reason: str) -> None:
     with pytest.raises(MalformedMetadataError, match=reason) as caught:
         read(value)
@@ -262,7 +263,7 @@ def test_strings_that_are_not_utf8_are_refused() -> None:
             read(value)
 
 
-@pytest.mark.parametrize("cut", range(0, 200, 7))
+@every_row("cut", range(0, 200, 7))
 def test_a_truncated_value_is_refused_wherever_it_ends(cut: int) -> None:
     value = encode(FULL)
     with pytest.raises(MalformedMetadataError):

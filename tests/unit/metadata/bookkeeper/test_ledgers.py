@@ -21,9 +21,8 @@ from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.requests import Sync
-from magnetar.metadata.store import Create, MetadataStore, WatchEvent, WatchKind
-from magnetar.runtime.system_entropy import SystemEntropy
+from magnetar.metadata.store import Create, MetadataStore, Sync, WatchEvent, WatchKind
+from magnetar.runtime.system import SystemEntropy
 
 OPEN = replace(FULL, ledger_id=LedgerId(7), state=LedgerState.OPEN, last_entry_id=EntryId(-1), length=0, c_token=0)
 
@@ -73,7 +72,7 @@ async def test_anothers_ledger_is_not_taken_for_ours_after_a_lost_connection(
     ledgers: LedgerMetadataStore, breaking: Callable[..., MetadataStore], paths: BookKeeperPaths
 ) -> None:
     await ledgers.create(OPEN)
-    with pytest.raises(LedgerExistsError, match="somebody else"):
+    with pytest.raises(LedgerExistsError, match="another client"):
         await ledgers_of(breaking(Create, Fate.REQUEST_LOST), paths).create(OPEN)
 
 

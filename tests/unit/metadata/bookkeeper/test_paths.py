@@ -16,6 +16,7 @@ from magnetar.metadata.bookkeeper.paths import (
     stored_bookie_id,
 )
 from magnetar.metadata.store import MetadataStore, Watcher
+from tests.rows import every_row
 
 KNOWN = {
     0: "00/0000/L0000",
@@ -40,7 +41,7 @@ def test_every_ledger_id_comes_back_from_its_path(ledger_id: int) -> None:
     assert paths.ledger_id_of(paths.ledger(LedgerId(ledger_id))) == ledger_id
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         "",

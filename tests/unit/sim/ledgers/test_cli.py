@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from magnetar.sim import cli, kinds
-from magnetar.sim.ledgers.report import Report
+from magnetar.sim import cli, scenarios
 from magnetar.sim.ledgers.watch import Violation
+from magnetar.sim.run import Report
 
 
 def test_a_batch_ends_with_totals(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_an_unknown_class_of_faults_is_refused_with_those_there_are(capsys: pyte
 def test_a_seed_that_fails_is_told_with_its_world_and_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = kinds.run
+    run = scenarios.run
 
     def broken(kind: str, seed: int, **options: object) -> Report:
         report = run(kind, seed, **options)

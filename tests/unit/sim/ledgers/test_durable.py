@@ -6,12 +6,12 @@ import asyncio
 import struct
 
 from magnetar.config.journal import JournalConfig
-from magnetar.sim.device import Crash
+from magnetar.sim.devices.device import Crash
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.frames import add_frame
-from magnetar.storage.journal import Journal
-from magnetar.storage.journal_format import ExplicitLac, Fence, RecordKind, encode_explicit_lac, encode_fence
+from magnetar.storage.journal.format import ExplicitLac, Fence, RecordKind, encode_explicit_lac, encode_fence
+from magnetar.storage.journal.journal import Journal
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
 

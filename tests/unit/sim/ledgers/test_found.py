@@ -12,18 +12,20 @@ from magnetar.bookie.connection import Connection, ConnectionCounters
 from magnetar.bookie.ledgers import LedgerTable
 from magnetar.errors import JournalDamagedError, JournalFailedError, NotEnoughBookiesError
 from magnetar.ids import BookieId
-from magnetar.ledger.repair import Repair
+from magnetar.ledger.writing.repair import Repair
 from magnetar.quorum.candidates import Candidates
-from magnetar.quorum.random_placement import RandomPlacement
+from magnetar.quorum.policies import RandomPlacement
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.disk import Disk
-from magnetar.sim.device import SimDevice
-from magnetar.sim.disk import SimDisk
-from magnetar.storage import journal_replay
-from magnetar.storage.journal_files import DIRECTORY
-from magnetar.storage.journal_format import FileHeader, encode_file_header, file_name
+from magnetar.runtime.receiving import ReceiveMemory
+from magnetar.sim.devices.device import SimDevice
+from magnetar.sim.devices.disk import SimDisk
+from magnetar.storage.journal import replay
+from magnetar.storage.journal.files import DIRECTORY
+from magnetar.storage.journal.format import FileHeader, encode_file_header, file_name
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.wire.bookkeeper.digests import Crc32cDigest
+from magnetar.wire.bookkeeper.frames import frame_end
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, scan_adds
 
 LEDGER = 7
@@ -66,6 +68,8 @@ class Transport:
     def __init__(self) -> None:
         self.is_aborted = False
 
+    def get_extra_info(self, name: str) -> None: ...
+
     def abort(self) -> None:
         self.is_aborted = True
 
@@ -80,7 +84,8 @@ class FailedJournal:
 
 
 async def test_adds_behind_a_failed_journal_break_their_connection_and_nothing_else() -> None:
-    connection = Connection(FailedJournal(), ConnectionCounters(), unwritable_wait_s=1.0)  # type: ignore[arg-type]
+    memory = ReceiveMemory(2**16, bytes_max=2**20, frame_timeout_s=30, frame_end=frame_end)
+    connection = Connection(FailedJournal(), ConnectionCounters(), memory, unwritable_wait_s=1.0)  # type: ignore[arg-type]
     transport = Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
     frame = add_frame(0)
@@ -96,16 +101,16 @@ async def test_a_journal_header_that_changes_between_two_reads_is_damage(monkeyp
     await disk.make_dir(DIRECTORY)
     file = await disk.open(path, create=True)
     await file.append_and_sync([encode_file_header(FileHeader(1, 99, 1))])
-    look_at = journal_replay._look_at
+    look_at = replay._look_at
 
-    async def look_then_flip(on: Disk, at: str) -> journal_replay.FoundFile:
+    async def look_then_flip(on: Disk, at: str) -> replay.FoundFile:
         found = await look_at(on, at)
         device.flip_bit(path, 20)
         return found
 
-    monkeypatch.setattr(journal_replay, "_look_at", look_then_flip)
+    monkeypatch.setattr(replay, "_look_at", look_then_flip)
     with pytest.raises(JournalDamagedError, match="intact a moment ago"):
-        await journal_replay.replay_files(disk, DIRECTORY, 0, lambda _: None)
+        await replay.replay_files(disk, DIRECTORY, 0, lambda _: None)
     await file.aclose()
     await disk.aclose()
 

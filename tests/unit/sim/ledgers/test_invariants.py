@@ -8,14 +8,12 @@ from dataclasses import replace
 import pytest
 
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from magnetar.metadata.bookkeeper.versioned import Versioned
-from magnetar.sim.disk_faults import Fault
+from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Versioned
+from magnetar.sim.devices.faults import Fault
 from magnetar.sim.ledgers.durable import DurableImage
-from magnetar.sim.ledgers.history import LedgerHistory
 from magnetar.sim.ledgers.invariants import ALL
 from magnetar.sim.ledgers.options import draw
-from magnetar.sim.ledgers.watch import AddAnswer, BookieWatch, LacAnswer, LedgerChange, ReadAnswer, Watch
+from magnetar.sim.ledgers.watch import AddAnswer, BookieWatch, LacAnswer, LedgerChange, LedgerHistory, ReadAnswer, Watch
 from magnetar.sim.machine import SimMachine
 from magnetar.sim.world import World
 from magnetar.wire.bookkeeper.codes import Code

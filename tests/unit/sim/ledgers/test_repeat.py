@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 from magnetar.sim.ledgers.options import FAULTS, draw
-from magnetar.sim.ledgers.run import run_seed
+from magnetar.sim.ledgers.scenario import LEDGERS
 
 
 def traced(seed: int, **options: object) -> tuple[list[str], int]:
     lines: list[str] = []
-    report = run_seed(seed, {"duration_s": 1.0, **options}, trace=lines.append)
+    report = LEDGERS.run(seed, {"duration_s": 1.0, **options}, trace=lines.append)
     return lines, report.digest
 
 
@@ -27,19 +27,19 @@ def test_seeds_differ() -> None:
 
 
 def test_tracing_does_not_change_what_happens() -> None:
-    assert run_seed(5, {"duration_s": 1.0}).digest == traced(5)[1]
+    assert LEDGERS.run(5, {"duration_s": 1.0}).digest == traced(5)[1]
 
 
 SCRIPT = """
 from magnetar.sim.ledgers.options import FAULTS
-from magnetar.sim.ledgers.run import run_seed
+from magnetar.sim.ledgers.scenario import LEDGERS
 import zlib
 crc = 0
 def keep(line):
     global crc
     crc = zlib.crc32(line.encode(), crc)
 for seed in (11, 12):
-    report = run_seed(seed, {"duration_s": 1.0, "faults": tuple(FAULTS)}, trace=keep)
+    report = LEDGERS.run(seed, {"duration_s": 1.0, "faults": tuple(FAULTS)}, trace=keep)
     print(seed, report.digest, report.events, report.virtual_s, crc, sorted(report.counters.items()))
 """
 

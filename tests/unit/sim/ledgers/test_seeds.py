@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.sim.ledgers.directed import RUNS, run_directed
-from magnetar.sim.ledgers.report import MUST_HAPPEN, Report
-from magnetar.sim.ledgers.run import run_seed
+from magnetar.sim.ledgers.scenario import LEDGERS
+from magnetar.sim.run import Report
 
 SEEDS = range(1_000, 1_024)
 BATCH = 4
@@ -30,18 +30,18 @@ def met() -> Counter[str]:
 @pytest.mark.parametrize("first", SEEDS[::BATCH])
 def test_no_invariant_is_violated(first: int, met: Counter[str]) -> None:
     for seed in range(first, first + BATCH):
-        report = run_seed(seed)
+        report = LEDGERS.run(seed)
         assert findings(report) == [], f"python -m magnetar.sim --seed {seed}"
         met.update(report.counters)
 
 
 def test_seeds_met_what_they_are_for(met: Counter[str]) -> None:
-    assert [name for name in MUST_HAPPEN if not met[name]] == []
+    assert [name for name in LEDGERS.must_happen if not met[name]] == []
 
 
 @pytest.mark.parametrize("seed", PINNED)
 def test_seed_that_once_failed_does_not_fail_again(seed: int) -> None:
-    assert findings(run_seed(seed)) == []
+    assert findings(LEDGERS.run(seed)) == []
 
 
 @pytest.mark.parametrize("name", RUNS)

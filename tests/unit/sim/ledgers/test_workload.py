@@ -9,15 +9,14 @@ from contextlib import AbstractContextManager
 import pytest
 
 from magnetar.errors import MagnetarError
-from magnetar.ledger.write_engine import WriteEngine
+from magnetar.ledger.writing.engine import WriteEngine
 from magnetar.sim.ledgers.invariants import ALL
-from magnetar.sim.ledgers.life import live
 from magnetar.sim.ledgers.options import Options
-from magnetar.sim.ledgers.report import Report
 from magnetar.sim.ledgers.watch import Watch
-from magnetar.sim.link import LinkDelay
-from magnetar.sim.mutants.directed.stage import Stage, stage_options
 from magnetar.sim.mutants.planting import Edit, planted
+from magnetar.sim.mutants.scene_world import SceneWorld, scene_options
+from magnetar.sim.network.link import LinkDelay
+from magnetar.sim.run import Report, live
 from magnetar.sim.world import World
 
 SEEDS = range(1, 4)
@@ -29,7 +28,7 @@ SLOW = LinkDelay(1.0, 1.0, tail=0.0, tail_max_s=1.0)
 
 def impatient(seed: int, *, in_line: bool) -> Options:
     """A writer that may owe a bookie one answer, and hears of nobody meanwhile."""
-    options = stage_options(seed, in_line=in_line)
+    options = scene_options(seed, in_line=in_line)
     ledger = {
         "adds_behind_max": 1,
         "add_bytes_in_flight_max": 1 << 20,
@@ -41,35 +40,35 @@ def impatient(seed: int, *, in_line: bool) -> Options:
     return dataclasses.replace(options, ledger={**options.ledger, **ledger})
 
 
-async def bookie_that_is_back_late_and_answers_nothing(stage: Stage) -> None:
+async def bookie_that_is_back_late_and_answers_nothing(scene: SceneWorld) -> None:
     """Its connection breaks while nothing is in flight; others confirm two entries before the next one is there."""
-    workload, network = stage.workload, stage.world.network
-    created = await stage.do(0, workload.create(stage.client(0)))
+    workload, network = scene.workload, scene.world.network
+    created = await scene.do(0, workload.create(scene.client(0)))
     assert created is not None
     writer, acks = created
-    await stage.do(0, workload.burst(writer, acks, 1))
-    await stage.until(lambda: not acks.pending, "the first entry is not acknowledged")
-    seat = next(seat for seat in writer._engine.seats if seat.bookie_id.startswith(AWAY))
-    way = stage.ledger_client(0).bookies._way_to(seat.bookie_id)
+    await scene.do(0, workload.burst(writer, acks, 1))
+    await scene.until(lambda: not acks.pending, "the first entry is not acknowledged")
+    slot = next(slot for slot in writer._engine.slots if slot.bookie_id.startswith(AWAY))
+    way = scene.ledger_client(0).bookies._dialer_of(slot.bookie_id)
     network.reset(WRITER, AWAY)
-    await stage.until(lambda: seat.is_empty and way.is_forgettable, "the bookie cannot be tried again")
+    await scene.until(lambda: slot.is_empty and way.is_forgettable, "the bookie cannot be tried again")
     network.link(WRITER, AWAY).delay = SLOW
     for _ in range(2):
-        await stage.do(0, workload.burst(writer, acks, 1))
-        await stage.until(lambda: not acks.pending, "two bookies do not confirm it")
-    stage.world.pause(AWAY)
-    await stage.until(lambda: not writer.has_room, "the connection does not come back")
+        await scene.do(0, workload.burst(writer, acks, 1))
+        await scene.until(lambda: not acks.pending, "two bookies do not confirm it")
+    scene.world.pause(AWAY)
+    await scene.until(lambda: not writer.has_room, "the connection does not come back")
     with contextlib.suppress(MagnetarError):  # Of a call that hung: it is told by then.
-        await stage.begin(0, workload.burst(writer, acks, 1))
+        await scene.begin(0, workload.burst(writer, acks, 1))
 
 
 def run(seed: int, *, in_line: bool, bug: AbstractContextManager[None] | None = None) -> Report:
     options = impatient(seed, in_line=in_line)
 
     async def life(world: World, watch: Watch) -> None:
-        stage = Stage(world, options, watch)
-        await stage.start()
-        await bookie_that_is_back_late_and_answers_nothing(stage)
+        scene = SceneWorld(world, options, watch)
+        await scene.start()
+        await bookie_that_is_back_late_and_answers_nothing(scene)
 
     return live(
         Report(seed, options.summary()),
@@ -83,7 +82,7 @@ def run(seed: int, *, in_line: bool, bug: AbstractContextManager[None] | None = 
 @pytest.mark.parametrize("in_line", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_writer_that_never_gets_room_again_is_a_call_that_does_not_end(seed: int, in_line: bool) -> None:
-    nobody_looks = planted([Edit(WriteEngine.seat, [("self._look_later()", "pass")])])
+    nobody_looks = planted([Edit(WriteEngine.connect_slot, "self._check_stalls_later()", "pass")])
     report = run(seed, in_line=in_line, bug=nobody_looks)
     assert (report.failure, report.caught) == (None, ["V2"])
 

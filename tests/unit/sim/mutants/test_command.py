@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar.sim.mutants import __main__ as command
-from magnetar.sim.mutants.hunt import CONTROL, Catch, Hunt
+from magnetar.sim.mutants import hunt as hunting
+from magnetar.sim.mutants.hunt import CONTROL, CONTROLS, Catch, Hunt
 from magnetar.sim.mutants.registry import MUTANTS
 
 
@@ -29,8 +30,11 @@ def hunts(monkeypatch: pytest.MonkeyPatch) -> dict[int, Catch | None]:
     def nobody(count: int) -> Iterator[None]:
         yield
 
+    async def hunt(number: int, *_: object) -> Hunt:
+        return Hunt(number, caught.get(number), seeds=3)
+
     monkeypatch.setattr(command, "workers", nobody)
-    monkeypatch.setattr(command, "hunt", lambda number, *_: Hunt(number, caught.get(number), seeds=3))
+    monkeypatch.setattr(hunting, "hunt", hunt)
     return caught
 
 
@@ -39,7 +43,8 @@ def test_all_bugs_caught_and_a_clean_control_are_a_success(
 ) -> None:
     assert run(monkeypatch) == 0
     printed = capsys.readouterr().out
-    assert "45 of 45 as they should be" in printed
+    hunted = len(MUTANTS) + len(CONTROLS)
+    assert f"{hunted} of {hunted} as they should be" in printed
     assert all(mutant.sentence[:30] in printed for mutant in MUTANTS.values())
 
 

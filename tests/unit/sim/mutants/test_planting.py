@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger import recovery
-from magnetar.ledger.pending_adds import PendingAdds
-from magnetar.ledger.recovery_decisions import first_to_read
+from magnetar.ledger.recovery import recovery
+from magnetar.ledger.recovery.recovery import first_to_read
+from magnetar.ledger.writing.pending_adds import PendingAdds
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.quorum.sizes import QuorumSizes
-from magnetar.sim.mutants.directed.scenes import SCENES
 from magnetar.sim.mutants.planting import Edit, TargetVanishedError, edited, function_of, planted
 from magnetar.sim.mutants.registry import MUTANTS
+from magnetar.sim.mutants.scenes import SCENES
 
 
 def greeting(name: str) -> str:
@@ -29,15 +32,17 @@ def counter() -> object:
     return inner
 
 
-def test_every_planted_bug_is_registered() -> None:
-    assert sorted(MUTANTS) == [*range(1, 28), 34, 35, 36, 40, *range(60, 71)]
-    assert sorted(SCENES) == [16, 17, 18, 19, 20, 21]
+def test_every_planted_bug_is_registered_and_documented() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "simulation.md").read_text()
+    documented = {int(number) for number in re.findall(r"^\| (\d+) \| [^|]+ \| `", page, re.MULTILINE)}
+    assert sorted(MUTANTS) == sorted({*documented, *SCENES})
+    assert sorted(SCENES) == [16, 17, 18, 19, 20, 21, 80, 81, 82, 83, 84, 85]
 
 
 @pytest.mark.parametrize("number", MUTANTS)
 def test_planting_changes_every_function_that_it_names_and_gives_it_back(number: int) -> None:
     mutant = MUTANTS[number]
-    functions = [function_of(edit) for edit in mutant.edits]
+    functions = list(dict.fromkeys(function_of(edit) for edit in mutant.edits))
     before = [function.__code__ for function in functions]
     assert functions
     with mutant.plant():
@@ -54,49 +59,49 @@ def _instructions(code: object) -> tuple[object, ...]:
 def test_bug_whose_target_has_changed_is_told_and_not_planted(number: int) -> None:
     edit = MUTANTS[number].edits[0]
     code = function_of(edit).__code__
-    gone = Edit(edit.target, [(before + " # and more", after) for before, after in edit.changes])
+    gone = Edit(edit.target, edit.before + " # and more", edit.after)
     with pytest.raises(TargetVanishedError, match="0 times"), planted([gone]):
         pass
     assert function_of(edit).__code__ is code
 
 
 def test_edited_lines_run_and_the_old_ones_come_back() -> None:
-    with planted([Edit(greeting, [('"good"', '"bad"')])]):
+    with planted([Edit(greeting, '"good"', '"bad"')]):
         assert greeting("Ada") == "bad morning, Ada"
     assert greeting("Ada") == "good morning, Ada"
 
 
 def test_old_lines_come_back_when_the_run_fails() -> None:
-    with pytest.raises(ZeroDivisionError), planted([Edit(greeting, [('"good"', "str(1 // 0)")])]):
+    with pytest.raises(ZeroDivisionError), planted([Edit(greeting, '"good"', "str(1 // 0)")]):
         greeting("Ada")
     assert greeting("Ada") == "good morning, Ada"
 
 
 def test_lines_that_stand_there_twice_are_refused() -> None:
     with pytest.raises(TargetVanishedError, match="2 times"):
-        edited(Edit(greeting, [("before", "after")]))
+        edited([Edit(greeting, "before", "after")])
 
 
 def test_function_inside_of_another_is_refused() -> None:
     inner = counter()
     assert callable(inner)
     with pytest.raises(TargetVanishedError, match="around it"):
-        edited(Edit(inner, [("return count", "return 7")]))
+        edited([Edit(inner, "return count", "return 7")])
 
 
 def test_what_is_no_function_of_python_is_refused() -> None:
     with pytest.raises(TargetVanishedError, match="no function"):
-        edited(Edit(len, [("a", "b")]))
+        edited([Edit(len, "a", "b")])
 
 
 def test_names_of_the_new_lines_are_gone_afterwards() -> None:
-    with planted([Edit(greeting, [('"good"', "planted_word")], names={"planted_word": "odd"})]):
+    with planted([Edit(greeting, '"good"', "planted_word", names={"planted_word": "odd"})]):
         assert greeting("Ada") == "odd morning, Ada"
     assert "planted_word" not in globals()
 
 
 def test_name_that_the_module_has_itself_is_refused() -> None:
-    edit = Edit(greeting, [('"good"', "counter")], names={"counter": "odd"})
+    edit = Edit(greeting, '"good"', "counter", names={"counter": "odd"})
     with pytest.raises(TargetVanishedError, match="of its own"), planted([edit]):
         pass
     assert callable(counter)
@@ -104,7 +109,7 @@ def test_name_that_the_module_has_itself_is_refused() -> None:
 
 
 def test_second_edit_that_fails_leaves_the_first_function_as_it_was() -> None:
-    edits = [Edit(greeting, [('"good"', '"bad"')]), Edit(counter, [("nothing of this", "")])]
+    edits = [Edit(greeting, '"good"', '"bad"'), Edit(counter, "nothing of this", "")]
     with pytest.raises(TargetVanishedError), planted(edits):
         pass
     assert greeting("Ada") == "good morning, Ada"

@@ -10,16 +10,14 @@ import pytest
 
 from magnetar.client import Message, MessageId
 from magnetar.ids import LedgerId
-from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.metadata.bookkeeper.versioned import Versioned
-from magnetar.sim.topics.history import NOT_SAID, Audited, Sends, Stay
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.sim.topics.invariants import ALL
+from magnetar.sim.topics.observe import WatchedPublisher, WatchedTopic
 from magnetar.sim.topics.options import draw
-from magnetar.sim.topics.tap import WatchedTopic
-from magnetar.sim.topics.watch import Load, TopicChange, TopicWatch
+from magnetar.sim.topics.watch import NOT_SAID, Audited, Load, Sends, Stay, TopicChange, TopicWatch
 from magnetar.sim.world import World
 from magnetar.topic.chain import LedgerSpan
-from magnetar.topic.info import TopicInfo
+from magnetar.topic.log.managed_ledger import ManagedLedger
 from magnetar.topic.position import Position
 
 TOPIC = "persistent://public/default/topic-0"
@@ -53,8 +51,8 @@ def caught(watch: TopicWatch) -> list[str]:
     return sorted({violation.invariant for violation in watch.violations})
 
 
-def info(*ledger_ids: int) -> TopicInfo:
-    return TopicInfo(tuple(LedgerSpan(ledger_id, 1, 1) for ledger_id in ledger_ids))
+def info(*ledger_ids: int) -> ManagedLedger:
+    return ManagedLedger(tuple(LedgerSpan(ledger_id, 1, 1) for ledger_id in ledger_ids))
 
 
 def closed(watch: TopicWatch, *ledger_ids: int) -> None:
@@ -145,10 +143,10 @@ def test_one_message_at_two_positions_is_told_at_once(watch: TopicWatch) -> None
 
 
 def test_repeat_that_is_answered_while_the_first_is_being_stored_is_told_at_once(watch: TopicWatch) -> None:
-    topic = cast("WatchedTopic", SimpleNamespace(undecided={("p", 3): 1}))
-    watch.tell("on_duplicate", topic, "p", 2)
+    publisher = cast("WatchedPublisher", SimpleNamespace(undecided={("p", 3): 1}))
+    watch.tell("on_duplicate", publisher, "p", 2)
     assert caught(watch) == []
-    watch.tell("on_duplicate", topic, "p", 3)
+    watch.tell("on_duplicate", publisher, "p", 3)
     assert caught(watch) == ["T4"]
 
 
@@ -195,3 +193,20 @@ def test_load_that_does_not_know_a_confirmed_acknowledgement_is_told_at_once(wat
     watch.violations.clear()
     watch.tell("on_loaded", Load(topic, "broker-0", {"exclusive": []}, {"exclusive": (1, 2)}))
     assert caught(watch) == ["T5"], "the mark-delete position went back"
+
+
+@pytest.mark.parametrize(
+    ("found", "is_clean"),
+    [
+        ([("a", b"1"), ("b", b"2")], True),
+        ([("b", b"2"), ("a", b"1")], False),
+        ([("a", b"1")], False),
+        ([("a", b"1"), ("b", b"2"), (None, b"")], False),
+        ([("a", b"0"), ("b", b"2")], False),
+    ],
+)
+def test_compacted_view_has_the_last_value_of_every_key_in_order_and_nothing_else(
+    watch: TopicWatch, found: list[tuple[str | None, bytes]], is_clean: bool
+) -> None:
+    watch.tell("on_compacted_view", TOPIC, {"a": b"1", "b": b"2"}, found)
+    assert caught(watch) == ([] if is_clean else ["C8"])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from magnetar.broker.names import TopicName
+from magnetar.broker.front_end import PULSAR
 from magnetar.broker.ownership import BrokerAddress
+from magnetar.names import TopicName
 from magnetar.sim.topics.ownership import Board
 from magnetar.sim.world import World
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
-ADDRESS = BrokerAddress("broker:0", "pulsar://broker:6650", "http://broker:0")
+ADDRESS = BrokerAddress("broker:0", "http://broker:0", {PULSAR: "pulsar://broker:6650"})
 
 
 def test_old_owner_goes_on_until_it_is_told() -> None:
@@ -30,7 +31,7 @@ def test_old_owner_goes_on_until_it_is_told() -> None:
         await asyncio.sleep(10.0)
         assert not one.owns(NAME)
         assert lost == [NAME]
-        assert (await one.owner_of(NAME)).address.pulsar_url == "pulsar://two:6650"
+        assert (await one.owner_of(NAME)).address.url_for(PULSAR) == "pulsar://two:6650"
 
     with World("ownership") as world:
         world.run(scenario())

@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 from magnetar.sim.topics.options import FAULTS, draw
-from magnetar.sim.topics.run import run_seed
+from magnetar.sim.topics.scenario import TOPICS
 
 SHORT = {"duration_s": 0.4, "topics": 1}
 
 
 def traced(seed: int) -> tuple[list[str], int]:
     lines: list[str] = []
-    report = run_seed(seed, SHORT, trace=lines.append)
+    report = TOPICS.run(seed, SHORT, trace=lines.append)
     return lines, report.digest
 
 
@@ -22,19 +22,19 @@ def test_a_seed_of_topics_repeats_to_the_byte() -> None:
     first = traced(5)
     assert first == traced(5)
     assert len(first[0]) > 1_000
-    assert run_seed(5, SHORT).digest == first[1], "tracing changes nothing"
+    assert TOPICS.run(5, SHORT).digest == first[1], "tracing changes nothing"
 
 
 SCRIPT = """
 from magnetar.sim.topics.options import FAULTS
-from magnetar.sim.topics.run import run_seed
+from magnetar.sim.topics.scenario import TOPICS
 import zlib
 crc = 0
 def keep(line):
     global crc
     crc = zlib.crc32(line.encode(), crc)
 for seed in (11,):
-    report = run_seed(seed, {"duration_s": 0.5, "faults": tuple(FAULTS)}, trace=keep)
+    report = TOPICS.run(seed, {"duration_s": 0.5, "faults": tuple(FAULTS)}, trace=keep)
     print(seed, report.digest, report.events, report.virtual_s, crc, sorted(report.counters.items()))
 """
 

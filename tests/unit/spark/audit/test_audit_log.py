@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.spark.pipelines import audit_options
+from magnetar.spark.pipelines.audit import options as audit_options
 from magnetar.testing import audit_log
 from magnetar.testing.audit_clients import (
     ConfluentProducer,

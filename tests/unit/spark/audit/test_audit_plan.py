@@ -8,9 +8,18 @@ import math
 import pytest
 
 from magnetar.errors import ConfigError, InvalidNameError
-from magnetar.spark.pipelines.audit_options import AuditOptions, whole_topic
-from magnetar.spark.pipelines.audit_plan import FAULTS, LOWEST_BIN, STEPS_MAX, VERDICTS, bin_edges_ms, bin_of, step_us
-from magnetar.spark.pipelines.audit_result import AuditResult, Counts
+from magnetar.spark.pipelines.audit.options import (
+    FAULTS,
+    LOWEST_BIN,
+    STEPS_MAX,
+    VERDICTS,
+    AuditOptions,
+    bin_edges_ms,
+    bin_of,
+    step_us,
+    whole_topic,
+)
+from magnetar.spark.pipelines.audit.result import AuditResult, Counts
 from tests.unit.spark.audit.findings import failed_findings, some_findings
 
 

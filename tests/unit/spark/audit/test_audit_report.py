@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from magnetar.spark.pipelines.audit_result import AuditResult, Counts, Findings
-from magnetar.spark.pipelines.audit_table import print_result
-from magnetar.spark.pipelines.report import numbers, scales
+from magnetar.spark.pipelines.audit.result import AuditResult, Counts, Findings
+from magnetar.spark.pipelines.audit.table import print_result
+from magnetar.spark.pipelines.report import markup
+from magnetar.spark.pipelines.report import plot as scales
 from magnetar.spark.pipelines.report.markup import element, text
 from magnetar.spark.pipelines.report.page import render
 from tests.unit.spark.audit.findings import BEGIN_US, failed_findings, row, some_findings
@@ -137,7 +138,7 @@ def test_there_is_a_page_for_little_and_for_nothing(findings: Findings) -> None:
 
 
 def test_numbers_are_written_as_people_read_them() -> None:
-    assert [numbers.duration(value) for value in (None, 0.1234, 12.34, 999.7, 1_500, 61_000, 7_260_000)] == [
+    assert [markup.duration(value) for value in (None, 0.1234, 12.34, 999.7, 1_500, 61_000, 7_260_000)] == [
         "–",
         "0.123 ms",
         "12.3 ms",
@@ -146,9 +147,9 @@ def test_numbers_are_written_as_people_read_them() -> None:
         "1 min 1 s",
         "2 h 1 min",
     ]
-    assert [numbers.short_count(value) for value in (0, 950, 1_500, 2_000_000)] == ["0", "950", "1.5 k", "2 M"]
-    assert numbers.clock(BEGIN_US + 123_456) == "22:13:20.123"
-    assert numbers.date_and_clock(BEGIN_US) == "2023-11-14 22:13:20 UTC"
+    assert [markup.short_count(value) for value in (0, 950, 1_500, 2_000_000)] == ["0", "950", "1.5 k", "2 M"]
+    assert markup.clock(BEGIN_US + 123_456) == "22:13:20.123"
+    assert markup.date_and_clock(BEGIN_US) == "2023-11-14 22:13:20 UTC"
 
 
 def test_ticks_are_round_and_inside_of_their_axis() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from magnetar.spark.decoding import Columns, DecodeOptions, EntryDecoder, EntryRun, raw_columns
+from magnetar.wire.compression import compress, decompress
 from magnetar.wire.pulsar.batch import encode_batched_message, messages_of_batch
-from magnetar.wire.pulsar.checksum import with_checksum
-from magnetar.wire.pulsar.compression import compress, decompress
 from magnetar.wire.pulsar.entry import broker_entry_header, messages_in, parse_entry
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 TOPIC = "persistent://public/default/read"

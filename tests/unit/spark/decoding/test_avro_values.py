@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from magnetar.errors import InvalidSchemaError, MalformedEntryError
 from magnetar.spark.decoding import topic_columns
+from tests.rows import every_row
 from tests.unit.spark.decoding.typed import avro, avro_bytes, read, record
 
 _INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": ["null", "double"]}]}
@@ -97,7 +98,7 @@ _TAGS = {"type": "map", "values": "long"}
 _FIVE = Decimal("5.00")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "value"),
     [
         (["null", "int"], None),

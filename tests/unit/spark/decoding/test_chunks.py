@@ -9,7 +9,7 @@ import pytest
 from magnetar.errors import DataLossError
 from magnetar.spark.decoding import DecodeOptions, EntryDecoder, EntryRun, StoredEntry, raw_columns
 from magnetar.spark.decoding.chunks import INCOMPLETE_MAX
-from magnetar.wire.pulsar.compression import compress
+from magnetar.wire.compression import compress
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4
 from tests.unit.spark.decoding.stored import LEDGER, TOPIC, EntryFields, Sent, decode, run, single, stored
 
@@ -94,7 +94,7 @@ def test_chunks_before_the_first_that_is_left_are_no_loss(caplog: pytest.LogCapt
     decoder = EntryDecoder(raw_columns(include_headers=False), topic.options())
     assert not [*decoder.feed(topic.split(0, 2)), *decoder.finish()]
     assert decoder.statistics().incomplete_chunked == 1
-    assert "a message of 3 chunks is left out" in caplog.text
+    assert "a message of 3 chunks is skipped" in caplog.text
 
 
 def test_a_chunk_that_is_missing_in_the_middle_is_a_loss() -> None:

@@ -7,8 +7,8 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from magnetar.broker.schemas.data import SchemaData, SchemaType
 from magnetar.errors import ConfigError
+from magnetar.schemas.data import SchemaData, SchemaType
 from magnetar.spark.decoding import raw_columns, topic_columns
 from magnetar.spark.decoding.arrow_types import ddl_of
 from tests.unit.spark.decoding.test_avro_values import EVERYTHING

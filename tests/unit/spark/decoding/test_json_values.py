@@ -16,6 +16,7 @@ from magnetar.errors import MalformedEntryError
 from magnetar.spark.encoding.json_values import json_values
 from magnetar.spark.encoding.layout import plan_layout
 from magnetar.spark.encoding.record_schema import record_definition
+from tests.rows import every_row
 from tests.unit.spark.decoding.typed import of_json, read, record
 
 _INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": ["null", "double"]}]}
@@ -74,7 +75,7 @@ def test_values_that_arrows_reader_does_not_take_are_read_all_the_same() -> None
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "broken",
     [b"", b"   ", b"{", b"{}{}", b"[1]", b'{"large": "1"}', b'{"large": 1.5}', b'{"flag": 1}', b'{"small": 3000000000}',
      b'{"names": "a"}', b'{"inner": 1}', b'{"large": true}', b"\xff\xfe"],

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.schemas.data import SchemaData, SchemaType
 from magnetar.errors import MalformedEntryError
+from magnetar.schemas.data import SchemaData, SchemaType
 from magnetar.spark.decoding import topic_columns
+from tests.rows import every_row
 from tests.unit.spark.decoding.stored import Sent
 from tests.unit.spark.decoding.typed import avro_bytes, read, read_messages, record
 
@@ -43,7 +44,7 @@ CASES: list[tuple[SchemaType, str, list[tuple[bytes, Any]]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "ddl", "cases"), CASES, ids=[case[0].name for case in CASES])
+@every_row(("kind", "ddl", "cases"), CASES, ids=[case[0].name for case in CASES])
 def test_a_primitive_is_one_column_of_its_type(kind: SchemaType, ddl: str, cases: list[tuple[bytes, Any]]) -> None:
     schema = SchemaData(kind, b"")
     assert topic_columns(schema, include_headers=False).ddl.startswith(f"`value` {ddl}, `__key` BINARY, ")

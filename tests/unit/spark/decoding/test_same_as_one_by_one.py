@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from magnetar.spark.decoding import DecodeOptions, raw_columns
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD
+from tests.rows import every_row
 from tests.unit.spark.decoding.stored import EntryFields, Sent, batch, batches, decode, plain, reference, run, single
 
 _CODECS = st.sampled_from([NONE, NONE, NONE, LZ4, ZLIB, ZSTD, SNAPPY])
@@ -79,7 +80,7 @@ def test_batches_of_like_messages_come_out_as_they_went_in(
     assert decode(made) == list(map(_sorted, reference(made)))
 
 
-@pytest.mark.parametrize("column", raw_columns(include_headers=True).names)
+@every_row("column", raw_columns(include_headers=True).names)
 def test_one_column_alone_is_the_same_as_among_all(column: str) -> None:
     messages = [Sent(bytes(n), f"k{n}", [("a", str(n))], n * 1000, n) for n in range(40)]
     made = run([batch(messages), single(Sent(None)), batch(messages[:3])])

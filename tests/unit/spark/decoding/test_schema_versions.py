@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.broker.schemas.data import SchemaData, SchemaType, version_from_bytes, version_to_bytes
 from magnetar.errors import IncompatibleSchemaError, SchemaMissingError
+from magnetar.schemas.data import SchemaData, SchemaType, version_from_bytes, version_to_bytes
 from magnetar.spark.decoding import DecodeOptions, topic_columns
+from tests.rows import every_row
 from tests.unit.spark.decoding.stored import TOPIC, EntryFields, Sent, batch, decode, run
 from tests.unit.spark.decoding.typed import avro, avro_bytes, of_json, of_version, record
 
@@ -149,7 +150,7 @@ def test_a_field_that_old_records_inside_others_lack_has_its_default_too() -> No
     assert rows == [{"in": [{"a": None, "new": _SECOND_DAY}] * 2}]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "default"),
     [
         ("int", "5"),

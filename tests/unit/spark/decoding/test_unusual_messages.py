@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.errors import EncryptedMessageError, MalformedEntryError
 from magnetar.spark.decoding import DecodeOptions, EntryDecoder, raw_columns
-from magnetar.wire.pulsar.checksum import with_checksum
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from tests.unit.spark.decoding.stored import (
     EntryFields,

@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 
-from magnetar.broker.schemas.data import SchemaData, SchemaType, version_to_bytes
+from magnetar.schemas.data import SchemaData, SchemaType, version_to_bytes
 from magnetar.spark.decoding import Columns, DecodeOptions, topic_columns
 from tests.unit.spark.decoding.stored import EntryFields, Sent, batch, decode, run
 

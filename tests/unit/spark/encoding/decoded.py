@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from magnetar.spark.encoding.encoder import EntryEncoder
-from magnetar.spark.encoding.entries import Entry, Seal
+from magnetar.spark.encoding.entries import Entry, Seal, TaskNumbers
 from magnetar.spark.encoding.layout import plan_layout, read_values
-from magnetar.spark.encoding.numbers import TaskNumbers
 from magnetar.spark.encoding.routing import Router, Target
+from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar.batch import messages_of_batch
-from magnetar.wire.pulsar.compression import decompress
 from magnetar.wire.pulsar.entry import parse_entry, verify_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 

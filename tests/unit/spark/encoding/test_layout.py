@@ -52,7 +52,8 @@ def test_with_prefixed_columns_plain_names_are_fields() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"id": pa.int64()}, "no column value"),
+        ({"id": pa.int64()}, "no column value. They have id: "),
+        ({"key": pa.string(), "topic": pa.string()}, "no column value. They have key, topic: "),
         ({"value": pa.int64()}, "cast it"),
         ({"value": pa.binary(), "kye": pa.string()}, "did you mean 'key'"),
         ({"value": pa.binary(), "key": pa.int32()}, "binary or string"),

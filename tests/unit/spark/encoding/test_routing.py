@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from magnetar.client.topics import java_hash
 from magnetar.errors import SinkDataError
-from magnetar.spark.encoding.keys import java_hashes, read_keys
-from magnetar.spark.encoding.messages import Messages
+from magnetar.spark.encoding.messages import Messages, java_hashes, read_keys
 from magnetar.spark.encoding.routing import Router, Target
 from tests.unit.spark.encoding.decoded import SEAL, TOPIC, decode, encode
 

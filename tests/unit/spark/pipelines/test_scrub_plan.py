@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger.answers import Answer
-from magnetar.ledger.answers import Finding as Said
+from magnetar.ledger.channels.answers import Answer
+from magnetar.ledger.channels.answers import Finding as Said
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.quorum.write_sets import each_held_entry, write_set
-from magnetar.spark.pipelines.scrub_findings import Finding, What, findings_of
-from magnetar.spark.pipelines.scrub_plan import bookie_of, replica_ranges
+from magnetar.spark.pipelines.scrub.findings import Finding, What, findings_of
+from magnetar.spark.pipelines.scrub.plan import bookie_of, replica_ranges
 from magnetar.wire.bookkeeper.digests import DigestType
 
 

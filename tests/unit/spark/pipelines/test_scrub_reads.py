@@ -14,12 +14,11 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.quorum.write_sets import write_set
-from magnetar.spark.pipelines.scrub import verify_ranges
-from magnetar.spark.pipelines.scrub_findings import Finding, What
-from magnetar.spark.pipelines.scrub_listing import make_plan
-from magnetar.spark.pipelines.scrub_plan import replica_ranges
-from magnetar.spark.pipelines.scrub_reads import ReplicaReads, keys_of
-from magnetar.testing.bookie_cluster import BookieCluster
+from magnetar.spark.pipelines.scrub.findings import Finding, What
+from magnetar.spark.pipelines.scrub.plan import replica_ranges
+from magnetar.spark.pipelines.scrub.replicas import ReplicaReads, keys_of
+from magnetar.spark.pipelines.scrub.run import make_plan, verify_ranges
+from magnetar.testing.cluster import BookieCluster
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import V3, AddEntry
 
@@ -55,9 +54,9 @@ async def write(client: LedgerClient, entries: int, spoil: Spoil, ensemble: int 
             spoiled = spoil(entry_id, bookie, sealed)
             if spoiled is not None:
                 await add(client, bookie, metadata, entry_id, spoiled)
-    stored = await client.parts.ledgers.read(metadata.ledger_id)
+    stored = await client.context.ledgers.read(metadata.ledger_id)
     closed = replace(stored.value, last_entry_id=EntryId(entries - 1), length=entries * 12)
-    await client.parts.ledgers.update(closed, stored.version)
+    await client.context.ledgers.update(closed, stored.version)
     return closed
 
 
@@ -163,7 +162,7 @@ async def test_a_replica_that_moved_while_the_scrub_ran_is_looked_for_where_it_i
         sealed = keys.digest.seal(old.ledger_id, entry_id, entry_id - 1, 1, payload) + payload
         await add(client, spare, old, entry_id, sealed)
     ensemble = (spare, *old.fragments[0].ensemble[1:])
-    await update(client.parts.ledgers, replace(old, fragments=(Fragment(EntryId(0), ensemble),)))
+    await update(client.context.ledgers, replace(old, fragments=(Fragment(EntryId(0), ensemble),)))
     before = replace(old, fragments=(Fragment(EntryId(0), (BookieId("gone:1"), *old.fragments[0].ensemble[1:])),))
     found = await scrub(client, before)
     assert faults(found) == {}

@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli.pipeline_scrub import print_scrub
+from magnetar.cli.pipeline.command import print_scrub
 from magnetar.errors import ConfigError
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.pipelines.archive import ArchiveOptions
-from magnetar.spark.pipelines.archive_home import _may_live, _myself, _parsed, _started
+from magnetar.spark.pipelines.archive import ArchiveOptions, _may_live, _myself, _parsed, _started
 from magnetar.spark.pipelines.compact import CompactOptions
-from magnetar.spark.pipelines.disk_speed import read_speed
 from magnetar.spark.pipelines.failures import is_slow_start
 from magnetar.spark.pipelines.files import files_read, plain_path
-from magnetar.spark.pipelines.scrub_findings import Finding, What
-from magnetar.spark.pipelines.scrub_result import ScrubResult, Skipped
+from magnetar.spark.pipelines.scrub.disk_speed import read_speed
+from magnetar.spark.pipelines.scrub.findings import Finding, ScrubResult, Skipped, What
 
 CLUSTER = ClusterOptions.of()
 
@@ -107,7 +105,7 @@ def test_a_scrub_is_told_in_a_table_and_a_sentence(capsys: pytest.CaptureFixture
         "5       9        b:2     damaged  does not match its digest",
         "2 ledgers, 30 replicas verified, 3 missing, 1 damaged; 4.0 MB in 2.0 s: 2.0 MB/s",
         "the disk reads 8.0 MB/s: the scrub has 25% of that",
-        "1 ledgers marked as under-replicated",
+        "1 ledger marked as under-replicated",
     ]
     assert said.err == "note: ledger 8 was not verified: nobody answers\n"
     assert not result.is_clean

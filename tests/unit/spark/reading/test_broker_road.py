@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.client.raw_reader import RawEntry
-from magnetar.spark.reading.broker_road import _Counter
+from magnetar.client.consuming.raw_reader import RawEntry
+from magnetar.spark.reading.fetching import _Counter
 from magnetar.spark.reading.ranges import Range
 from tests.unit.spark.reading.topic_world import TOPIC, ledger
 

@@ -15,11 +15,13 @@ from magnetar.errors import (
     TopicRecreatedError,
 )
 from magnetar.spark.cluster_values import SegmentLedger
-from magnetar.spark.reading import following, heads
-from magnetar.spark.reading.following import Follower
-from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Offset, Spot
+from magnetar.spark.reading import following, latest_offsets
+from magnetar.spark.reading.following import Follower, Limit
+from magnetar.spark.reading.stream_offsets import Offset, Spot
 from magnetar.testing.waiting import until
+from magnetar.topic.position import Position
+from magnetar.wire.pulsar.frames import with_checksum
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments
 
 ALL = Limit()
@@ -42,7 +44,7 @@ class Subscriptions:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "POLL_MS", 1)
+    monkeypatch.setattr(latest_offsets, "POLL_MS", 1)
     monkeypatch.setattr(following, "LOOK_S", 0.0)
 
 
@@ -336,6 +338,48 @@ async def test_a_subscription_shows_progress_and_never_ends_the_query() -> None:
     await one.commit(at(1, 6))
     await one.commit(at(1, 6))
     assert shown.places == [("orders", "spark", spot) for spot in (start.spots[TOPIC], Spot(1, 4), Spot(1, 6))]
+
+
+def chunk(uuid: str, number: int, of: int) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = uuid, number, of
+    return with_checksum(metadata.SerializeToString(), b"part")
+
+
+@pytest.mark.parametrize(
+    ("stored", "end", "held"),
+    [
+        ({(1, 8): ("a", 0), (1, 9): ("a", 1)}, (1, 10), (1, 8)),  # The ledger ends here, and its next one has the rest.
+        ({(1, 8): ("a", 0), (1, 9): ("a", 1)}, (2, 1), (1, 8)),  # The next batch ended, and the last chunk is to come.
+        ({(1, 9): ("a", 1), (2, 0): ("a", 2)}, (2, 1), (2, 1)),  # It is complete.
+        ({(1, 7): ("a", 0), (1, 8): ("b", 0), (1, 9): ("b", 2)}, (1, 10), (1, 7)),  # Of two producers one is not.
+        ({(0, 4): ("a", 0), (1, 0): ("a", 1)}, (1, 1), (0, 4)),  # Its first chunk is further back than a window.
+        ({(0, 4): ("a", 0), (0, 5): ("a", 1)}, (1, 10), (1, 10)),  # Its producer died long ago.
+        ({}, (1, 10), (1, 10)),
+    ],
+)
+async def test_a_subscription_waits_before_the_chunks_of_a_message_that_is_not_complete(
+    stored: dict[tuple[int, int], tuple[str, int]], end: tuple[int, int], held: tuple[int, int]
+) -> None:
+    """Else their ledger could be trimmed before the batch with the last chunk looks back for them."""
+    cluster = chain((0, 6, 0), (1, 10, 6), (2, 4, 16))
+    cluster.stored = {Position(*at): chunk(uuid, number, of=3) for at, (uuid, number) in stored.items()}
+    one = follower(cluster, subscription="spark", startingOffsets="earliest")
+    shown: Any = one._admin
+    await one.initial()
+    await one.commit(at(*end))
+    assert shown.places[-1][2] == Spot(*held)
+
+
+async def test_a_subscription_that_waited_goes_on_when_the_message_is_complete() -> None:
+    cluster = chain((1, 10, 0), (2, 4, 10))
+    cluster.stored = {Position(1, 9): chunk("a", 0, of=2), Position(2, 0): chunk("a", 1, of=2)}
+    one = follower(cluster, subscription="spark", startingOffsets="earliest")
+    shown: Any = one._admin
+    await one.initial()
+    for end in (at(1, 10), at(1, 10), at(2, 2)):
+        await one.commit(end)
+    assert [spot for _, _, spot in shown.places[1:]] == [Spot(1, 9), Spot(2, 2)]
 
 
 async def test_a_poll_that_is_answered_wakes_whoever_waits() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.errors import CheckpointMismatchError
-from magnetar.spark.reading.shares import Limit, shares
-from magnetar.spark.reading.spots import Offset, Spot, from_json, to_json
+from magnetar.spark.reading.following import Limit, shares
+from magnetar.spark.reading.stream_offsets import Offset, Spot, from_json, to_json
 
 
 def test_offsets_are_the_same_text_however_they_came_about() -> None:

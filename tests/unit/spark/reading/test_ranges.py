@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.spark.reading.ranges import Range, batch_splits, divide, ranges_between, stream_splits
-from magnetar.spark.reading.spots import Spot
+from magnetar.spark.reading.stream_offsets import Spot
 from tests.unit.spark.reading.topic_world import TOPIC, ledger, segments
 
 CHAIN = segments(ledger(1, 10), ledger(3, 0, 10), ledger(4, 5, 10))

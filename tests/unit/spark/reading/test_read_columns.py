@@ -7,10 +7,10 @@ import json
 import pyarrow as pa
 import pytest
 
-from magnetar.broker.schemas.data import SchemaData, SchemaType
 from magnetar.errors import ConfigError
-from magnetar.spark.reading import read_columns
-from magnetar.spark.reading.read_columns import all_columns, chosen_columns
+from magnetar.schemas.data import SchemaData, SchemaType
+from magnetar.spark.reading import make_reader
+from magnetar.spark.reading.make_reader import all_columns, chosen_columns
 from tests.unit.spark.reading.topic_world import options
 
 
@@ -24,7 +24,7 @@ def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def schemas(_: object) -> list[SchemaData]:
         return [record(name="string", added="long"), record(name="string", removed="int")]
 
-    monkeypatch.setattr(read_columns, "_schemas", schemas)
+    monkeypatch.setattr(make_reader, "_schemas", schemas)
 
 
 def test_a_new_query_has_the_columns_of_the_newest_version() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.errors import ConfigError
 from magnetar.spark.reading.options import ReadVia, parse_read_options, require_batch, require_stream
-from magnetar.spark.reading.places import LATEST
+from magnetar.spark.reading.start_and_end import LATEST
 
 
 def test_names_arrive_in_lower_case_and_short_topics_are_written_out() -> None:
@@ -38,11 +38,15 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         ({"topic": "a", "minPartitions": "0"}, "at least 1"),
         ({"topic": "a", "failOnDataLoss": "maybe"}, "true or false"),
         ({"topic": "a", "readVia": "pigeon"}, "bookie or broker or auto"),
-        ({"topic": "a", "startingOffsets": "yesterday"}, "no place"),
+        ({"topic": "a", "startingOffsets": "yesterday"}, "not a place in a topic"),
         ({"topic": "a", "startingOffsets": '{"a": {"x": 1}}'}, "number of a partition"),
-        ({"topic": "a", "startingOffsets": '{"a": {"0": -7}}'}, "no index"),
+        ({"topic": "a", "startingOffsets": '{"a": {"0": -7}}'}, "is not an index"),
         ({"topic": "a", "startingOffsets": '{"a": '}, "not JSON"),
-        ({"topic": "a", "startingTime": "index:5"}, "is a time"),
+        ({"topic": "a", "startingTime": "index:5"}, "is 'index:5': give a time"),
+        (
+            {"topic": "a", "endingTime": "banana"},
+            "is 'banana': give a time .*, a time ago .* or milliseconds since 1970$",
+        ),
         ({"topic": "a", "endingIndex": "-1"}, "at least 0"),
         ({"topic": "a", "subscription": " "}, "empty"),
         ({"topic": "a", "serviceUrl": "localhost"}, "pulsar://"),
@@ -103,3 +107,10 @@ def test_a_time_of_a_range_is_a_time_or_so_long_ago(text: str, expected: int) ->
 def test_what_spark_adds_for_a_table_of_its_catalog_is_passed_over() -> None:
     given = {"option.topic": "orders", "provider": "magnetar", "topic": "orders", "owner": "me"}
     assert parse_read_options(given).subject.names == ("persistent://public/default/orders",)
+
+
+@pytest.mark.parametrize("word", ["EARLIEST", " Earliest ", "earliest"])
+def test_the_words_for_both_ends_of_a_topic_may_be_in_any_case(word: str) -> None:
+    by_topic = parse_read_options({"topic": "a", "startingOffsets": f'{{"a": "{word}"}}'})
+    assert list(by_topic.places.start.by_topic.values()) == ["earliest"]
+    assert parse_read_options({"topic": "a", "startingOffsets": word}).places.start.default == "earliest"

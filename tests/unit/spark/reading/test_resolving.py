@@ -10,8 +10,8 @@ from magnetar.errors import ConfigError, DataLossError, DataTrimmedError, GapUnt
 from magnetar.spark.cluster_values import Segments
 from magnetar.spark.reading.batch_plan import TimeRange, plan_batch, times_of
 from magnetar.spark.reading.ranges import Range
-from magnetar.spark.reading.resolving import end_spot, start_spot
-from magnetar.spark.reading.spots import Spot
+from magnetar.spark.reading.resolve_offsets import end_spot, start_spot
+from magnetar.spark.reading.stream_offsets import Spot
 from magnetar.spark.reading.topics import TopicPart
 from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments
 
@@ -69,7 +69,20 @@ async def test_a_first_entry_that_cannot_be_read_keeps_nothing_else_from_being_r
 
 async def test_a_message_id_of_another_topic_is_trouble() -> None:
     _, trouble = await begin(startingOffsets="77:0")
-    assert "behind the end" in str(trouble)
+    assert "past the end" in str(trouble)
+
+
+async def test_a_message_id_that_lies_between_two_ledgers_of_the_topic_is_trouble() -> None:
+    spot, trouble = await begin(startingOffsets="6:2")
+    assert spot == Spot(6, 2)
+    assert "is not a message of" in str(trouble)
+    assert "another topic" in str(trouble)
+
+
+async def test_a_message_id_before_the_first_message_is_not_said_to_be_removed_by_retention_for_certain() -> None:
+    _, trouble = await begin(startingOffsets="3:1")
+    assert "Either retention has removed 3:1" in str(trouble)
+    assert "of another topic" in str(trouble)
 
 
 async def test_what_is_narrowed_away_need_not_be_there() -> None:

@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from magnetar.errors import DataTrimmedError, MagnetarError
 from magnetar.spark.decoding import raw_columns
+from magnetar.spark.reading.following import Limit
 from magnetar.spark.reading.ranges import Split
-from magnetar.spark.reading.shares import Limit
-from magnetar.spark.reading.spots import Offset, Spot, Spots
+from magnetar.spark.reading.stream_offsets import Offset, Spot, Spots
 from magnetar.spark.reading.stream_reader import StreamReader
 from magnetar.spark.reading.stream_reader_before_42 import StreamReaderBefore42
 from tests.unit.spark.reading.topic_world import TOPIC, options

@@ -11,6 +11,8 @@ from magnetar.spark.reading.options import ReadOptions, parse_read_options
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.pulsar.frames import with_checksum
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
 TOPIC = "persistent://public/default/orders"
 CLUSTER = ClusterOptions("pulsar://broker:6650", "http://broker:8080")
@@ -35,6 +37,11 @@ def options(**given: str) -> ReadOptions:
     return parse_read_options({"topic": "orders", **given})
 
 
+def plain_entry(text: str) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    return with_checksum(metadata.SerializeToString(), text.encode())
+
+
 class FakeCluster:
     """Topics by name; each entry is one message, the text of its position."""
 
@@ -45,6 +52,8 @@ class FakeCluster:
         self.partition_counts: dict[str, int] = {}
         self.asked: list[str] = []
         self.errors: list[Exception] = []
+        self.stored: dict[Position, bytes] = {}
+        """Entries that are more than a plain message."""
         self.options = CLUSTER
 
     def set(self, name: str, *ledgers: SegmentLedger) -> None:
@@ -92,7 +101,8 @@ class FakeCluster:
         self, wanted: SegmentLedger, first: int, last: int
     ) -> AsyncIterator[tuple[int, list[Buffer]]]:
         for entry in range(first, last + 1):
-            yield entry, [f"{wanted.ledger_id}:{entry}".encode()]
+            at = Position(wanted.ledger_id, entry)
+            yield entry, [self.stored.get(at) or plain_entry(str(at))]
 
     def _found(self, topic: str) -> Segments:
         if topic not in self.topics:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from magnetar.spark.encoding.numbers import TaskNumbers
+from magnetar.spark.encoding.entries import TaskNumbers
 from magnetar.spark.encoding.routing import Target
-from magnetar.spark.writing import encoding_task
-from magnetar.spark.writing.encoding_task import encoded, make_encoder
+from magnetar.spark.writing import tasks
 from magnetar.spark.writing.options import parse_write_options
 from magnetar.spark.writing.plan import TaskIdentity, plan_write
+from magnetar.spark.writing.tasks import encoded, make_encoder
 from magnetar.wire.pulsar.entry import parse_entry
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import ZLIB
 from tests.unit.spark.encoding.decoded import decode
@@ -20,7 +20,7 @@ BATCH = pa.record_batch({"value": [b"%04d" % number * 25 for number in range(2_0
 
 
 def test_rows_are_handed_over_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding_task, "_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(tasks, "_GROUP_BYTES", 20_000)
     plan = plan_write(BATCH.schema, parse_write_options({"batchingMaxBytes": "5000", "compression": "zlib"}))
     asked: list[str] = []
 

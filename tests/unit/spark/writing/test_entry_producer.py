@@ -10,8 +10,8 @@ import pytest
 from magnetar.client import PulsarClient
 from magnetar.errors import MagnetarError, TopicTerminatedError
 from magnetar.spark.encoding.entries import Entry
-from magnetar.spark.writing import entry_producer
-from magnetar.spark.writing.entry_producer import EntryProducer
+from magnetar.spark.writing import tasks
+from magnetar.spark.writing.tasks import EntryProducer
 from magnetar.wire.pulsar import encode
 from magnetar.wire.pulsar.frames import Frame
 from magnetar.wire.pulsar.proto import pulsar_api_pb2 as api
@@ -46,7 +46,7 @@ def test_entries_arrive_as_they_were_made_under_the_given_name() -> None:
 
 
 def test_what_has_no_receipt_is_sent_again_after_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_producer, "_PENDING_BYTES_MAX", 12_000)
+    monkeypatch.setattr(tasks, "_PENDING_BYTES_MAX", 12_000)
 
     async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
         lost = 0

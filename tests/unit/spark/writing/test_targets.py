@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.client.http_connection import HttpAnswer
-from magnetar.errors import ConfigError, HttpRefusedError
-from magnetar.spark.cluster import ClusterOptions
+from magnetar.client.http.connection import HttpAnswer
+from magnetar.errors import ConfigError, HttpRefusedError, TopicNotFoundError, TopicTerminatedError
+from magnetar.spark.cluster import ClusterOptions, Segments
 from magnetar.spark.encoding.routing import Target
 from magnetar.spark.writing import targets
 from magnetar.spark.writing.options import parse_write_options
 from magnetar.spark.writing.plan import WritePlan, plan_write
 from magnetar.spark.writing.targets import find_target
+from magnetar.topic.position import Position
 
 TOPIC = "persistent://public/default/out"
 PATH = "/admin/v2/persistent/public/default/out"
@@ -49,12 +50,25 @@ def plan(**options: str) -> WritePlan:
 
 async def find(http: Http, planned: WritePlan) -> Target:
     options = ClusterOptions("pulsar://there", f"http://{id(http)}")
-    return await find_target(SimpleNamespace(http=http, options=options), planned, "out")  # type: ignore[arg-type]
+
+    async def segments(part: str, from_ledger: int = 0) -> Segments:
+        if http.answers.get("terminated") == part:
+            return Segments(part, Position(1, 1), 2, Position(1, 0), True, ())
+        raise TopicNotFoundError("never used")
+
+    cluster = SimpleNamespace(http=http, options=options, segments=segments)
+    return await find_target(cluster, planned, "out")  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known() -> None:
     targets._found.clear()
+
+
+@pytest.mark.parametrize(("partitions", "part"), [(0, TOPIC), (3, f"{TOPIC}-partition-0")])
+async def test_a_terminated_topic_is_refused_before_any_task_runs(partitions: int, part: str) -> None:
+    with pytest.raises(TopicTerminatedError, match="Write to another topic"):
+        await find(Http(partitions={"partitions": partitions}, terminated=part), plan())
 
 
 async def test_a_plain_write_asks_for_the_partitions_alone() -> None:

@@ -8,7 +8,8 @@ import pytest
 from magnetar.errors import ConfigError
 from magnetar.spark.option_names import check_options
 from magnetar.spark.writing.options import Delivery, ValueSchema, parse_write_options, require_append
-from magnetar.spark.writing.plan import plan_write
+from magnetar.spark.writing.plan import owner_of_job, plan_write
+from magnetar.staging.paths import owner_path
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZSTD
 
 VALUE = pa.schema([("value", pa.binary())])
@@ -42,6 +43,7 @@ def test_names_and_words_are_taken_in_any_case() -> None:
         ({"topic": "x", "batchingMaxBytes": "5"}, "number of bytes"),
         ({"topic": "x", "batchbuilder": "keys"}, "did you mean 'key_based'"),
         ({"topic": "x", "jobId": "x" * 201}, "at most 200"),
+        ({"topic": "x", "jobId": "/" * 170}, "Give a shorter one"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(given: dict[str, str], words: str) -> None:
@@ -52,6 +54,11 @@ def test_what_cannot_be_is_refused_with_what_can(given: dict[str, str], words: s
 def test_overwriting_a_topic_is_refused() -> None:
     with pytest.raises(ConfigError, match="append"):
         require_append(overwrite=True)
+
+
+def test_a_stream_that_would_overwrite_hears_of_its_output_mode() -> None:
+    with pytest.raises(ConfigError, match=r'outputMode\("append"\).*foreachBatch'):
+        require_append(overwrite=True, is_stream=True)
 
 
 def test_a_write_without_any_topic_is_refused_when_it_is_planned() -> None:
@@ -69,3 +76,18 @@ def test_unknown_options_name_the_nearest_known_one_whatever_its_case() -> None:
     with pytest.raises(ConfigError, match="did you mean 'startingOffsets'"):
         check_options(["startingofset"], ["topic", "startingOffsets", "endingOffsets"])
     check_options(["TOPIC", "checkpointLocation"], ["topic"])
+
+
+def test_the_target_is_part_of_a_job_but_not_of_the_names_of_deduplicated_producers() -> None:
+    def owner(topic: str, **options: str) -> str:
+        return owner_of_job(parse_write_options({"topic": topic, **options}), "random")
+
+    assert owner("fa", jobId="q/1") != owner("fb", jobId="q/1")
+    assert owner("fa", jobId="q/1") == owner("persistent://public/default/fa", jobId="q/1")
+    assert owner("fa", jobId="q/1", delivery="dedup") == owner("fb", jobId="q/1", delivery="dedup") == "spark-job/q/1"
+    assert owner("fa") == "spark-job/random"
+
+
+def test_the_longest_job_id_makes_an_owner_that_can_be_stored() -> None:
+    longest = parse_write_options({"topic": "x", "jobId": "/" * 160})
+    assert owner_path(owner_of_job(longest, ""))

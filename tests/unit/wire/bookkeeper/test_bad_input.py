@@ -31,6 +31,7 @@ from magnetar.wire.bookkeeper.messages import (
 )
 from magnetar.wire.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
 from magnetar.wire.bookkeeper.server import RequestDecoder
+from tests.rows import every_row
 from tests.unit.wire.bookkeeper.samples import KEY, entry_body, golden
 
 GOLDEN = golden()
@@ -83,9 +84,7 @@ def test_connection_speaks_v2_for_good_after_its_first_frame_that_is_not_v3() ->
     decoder = RequestDecoder()
     v3 = encode_request(ReadEntry(1, 2, txn_id=3))
     assert decoded(v3, decoder) == ReadEntry(1, 2, txn_id=3)
-    assert not decoder.speaks_v2
     assert decoded(encode_request(ReadEntry(1, 2, version=2)), decoder) == ReadEntry(1, 2, version=2)
-    assert decoder.speaks_v2
     with pytest.raises(RemoteProtocolError, match="operation"):
         decoded(v3, decoder)
 
@@ -95,10 +94,11 @@ def test_scan_that_found_something_pins_the_connection_too() -> None:
     v3 = encode_request(ReadEntry(1, 2))
     assert decoder.scan_adds(v3, 0, len(v3)).entry_ids == []
     assert decoder.scan_reads(v3, 0, len(v3)).entry_ids == []
-    assert not decoder.speaks_v2
+    assert decoded(v3, decoder) == ReadEntry(1, 2)
     read = encode_request(ReadEntry(1, 2, version=2))
     decoder.scan_reads(read, 0, len(read))
-    assert decoder.speaks_v2
+    with pytest.raises(RemoteProtocolError, match="operation"):
+        decoded(v3, decoder)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -310,7 +310,7 @@ def test_compact_add_of_an_entry_that_no_answer_could_carry_is_refused() -> None
     assert answer_to(decoded(larger), 2) == AddResponse(Code.EBADREQ, 1, 2, version=2)
 
 
-@pytest.mark.parametrize("what", BAD_V3)
+@every_row("what", BAD_V3)
 def test_v3_request_that_cannot_be_served_is_answered_and_the_connection_goes_on(what: str) -> None:
     frame, code, kind = BAD_V3[what]
     decoder = RequestDecoder()
@@ -318,7 +318,7 @@ def test_v3_request_that_cannot_be_served_is_answered_and_the_connection_goes_on
     assert isinstance(refusal, Refusal)
     assert refusal.code is code
     assert type(answer_to(refusal, 3)) is kind
-    assert not decoder.speaks_v2
+    assert decoded(encode_request(ReadEntry(1, 2, txn_id=3)), decoder) == ReadEntry(1, 2, txn_id=3)
 
 
 def test_negative_timeout_of_a_poll_means_no_waiting() -> None:
@@ -366,7 +366,7 @@ BAD_RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_RESPONSES)
+@every_row("what", BAD_RESPONSES)
 def test_response_that_makes_no_sense_is_an_error_of_the_peer(what: str) -> None:
     version, body = BAD_RESPONSES[what]
     frame = frame_of(body)

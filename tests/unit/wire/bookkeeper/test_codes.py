@@ -5,9 +5,10 @@ import pytest
 from magnetar.errors import RemoteProtocolError
 from magnetar.wire.bookkeeper.codes import Code, code_of_number, code_of_status
 from magnetar.wire.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize("code", Code)
+@every_row("code", Code)
 def test_code_survives_both_numberings(code: Code) -> None:
     assert code_of_number(int(code)) is code
     assert code_of_status(code.status) is code

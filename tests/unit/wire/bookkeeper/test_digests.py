@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from magnetar.errors import DigestMismatchError
 from magnetar.wire.bookkeeper.digests import DigestType, EntryDigest, entry_digest, master_key
+from magnetar.wire.bookkeeper.frames import Flag
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
-from magnetar.wire.bookkeeper.packet import Flag
+from tests.rows import every_row
 from tests.unit.wire.bookkeeper.samples import ENTRY, LAC, LEDGER, LENGTH, PAYLOAD, golden
 
 GOLDEN = golden()
@@ -134,7 +135,7 @@ def test_entry_sealed_with_another_password_is_refused_by_hmac_alone() -> None:
     assert entry_digest(DigestType.CRC32C, b"other").open(LEDGER, ENTRY, crc).entry_id == ENTRY
 
 
-@pytest.mark.parametrize("damaged_byte", range(20))
+@every_row("damaged_byte", range(20))
 def test_damaged_explicit_lac_is_refused(damaged_byte: int) -> None:
     digest = entry_digest(DigestType.CRC32C)
     sealed = bytearray(digest.seal_lac(LEDGER, LAC))

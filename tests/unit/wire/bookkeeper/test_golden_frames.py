@@ -33,6 +33,7 @@ from magnetar.wire.bookkeeper.messages import (
     WriteLacResponse,
 )
 from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response
+from tests.rows import every_row
 from tests.unit.wire.bookkeeper.samples import ENTRY, KEY, LAC, LEDGER, PAYLOAD, TXN, golden
 
 FRAMES = golden()
@@ -101,12 +102,12 @@ def _decoded_request(frame: bytes) -> AnyRequest | Refusal:
     return decoded.request
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@every_row("name", REQUESTS)
 def test_request_of_apaches_client_is_understood(name: str) -> None:
     assert _decoded_request(FRAMES[name]) == REQUESTS[name]
 
 
-@pytest.mark.parametrize("name", sorted(REQUESTS.keys() - OTHER_ORDER))
+@every_row("name", sorted(REQUESTS.keys() - OTHER_ORDER))
 def test_request_is_encoded_as_apaches_client_does(name: str) -> None:
     assert encode_request(REQUESTS[name]) == FRAMES[name]
 
@@ -118,7 +119,7 @@ def test_request_whose_fields_have_another_order_has_the_same_size_and_meaning(n
     assert _decoded_request(frame) == REQUESTS[name]
 
 
-@pytest.mark.parametrize("name", RESPONSES)
+@every_row("name", RESPONSES)
 def test_response_of_apaches_bookie_is_understood_and_encoded_the_same(name: str) -> None:
     frame, expected = FRAMES[name], RESPONSES[name]
     decoded = decode_response(frame, 0, len(frame), 3 if expected.version == 3 else 2)

@@ -10,6 +10,7 @@ from magnetar.errors import LocalProtocolError, RemoteProtocolError
 from magnetar.wire.bookkeeper.client import decode_responses, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.frames import Flag
 from magnetar.wire.bookkeeper.hot_path import (
     AddEncoder,
     AddRun,
@@ -24,8 +25,8 @@ from magnetar.wire.bookkeeper.hot_path import (
     scan_reads,
 )
 from magnetar.wire.bookkeeper.messages import AddEntry, AddResponse, AnyRequest, ReadEntry, ReadResponse, Refusal
-from magnetar.wire.bookkeeper.packet import Flag
 from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response
+from tests.rows import every_row
 from tests.unit.wire.bookkeeper import samples
 from tests.unit.wire.bookkeeper.samples import KEY, add_frame, entry_body
 
@@ -99,7 +100,7 @@ NOT_PLAIN_ADDS = {
 }
 
 
-@pytest.mark.parametrize("what", NOT_PLAIN_ADDS)
+@every_row("what", NOT_PLAIN_ADDS)
 def test_run_of_adds_ends_before(what: str) -> None:
     buffer = add_frame(1, 0) + NOT_PLAIN_ADDS[what] + add_frame(1, 2) * 3
     run = scan_adds(buffer, 0, len(buffer))

@@ -27,6 +27,7 @@ from magnetar.wire.bookkeeper.messages import (
     failure,
 )
 from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response, response_parts
+from tests.rows import every_row
 from tests.unit.wire.bookkeeper import samples
 
 
@@ -108,7 +109,7 @@ def test_entries_of_a_v2_response_are_not_copied() -> None:
     assert parts[4] is second
 
 
-@pytest.mark.parametrize(
+@every_row(
     "encode",
     [
         lambda: encode_request(ForceLedger(1, version=2)),

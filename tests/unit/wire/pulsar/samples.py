@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from magnetar.wire.pulsar.checksum import with_checksum
 from magnetar.wire.pulsar.encode import encode_command_head
+from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSend, MessageMetadata
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "pulsar-frames.json"

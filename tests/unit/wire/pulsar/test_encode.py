@@ -14,6 +14,7 @@ from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.proto import pulsar_api_pb2 as api
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
 from magnetar.wire.pulsar.varints import varint
+from tests.rows import every_row
 from tests.unit.wire.pulsar.samples import golden
 
 U64 = st.integers(0, 2**64 - 1)
@@ -31,7 +32,7 @@ def test_an_integer_is_written_as_protobuf_writes_it(value: int) -> None:
     assert b"\x08" + varint(value) + b"\x10\x00" == expected
 
 
-@pytest.mark.parametrize("value", [0, 0x7F, 0x80, 0x3FFF, 0x4000, 0xFFF_FFFF, 0x1000_0000, 2**42, 2**63, 2**64 - 1])
+@every_row("value", [0, 0x7F, 0x80, 0x3FFF, 0x4000, 0xFFF_FFFF, 0x1000_0000, 2**42, 2**63, 2**64 - 1])
 def test_an_integer_at_the_edge_of_a_length_is_right(value: int) -> None:
     test_an_integer_is_written_as_protobuf_writes_it.hypothesis.inner_test(value)  # type: ignore[attr-defined]
 

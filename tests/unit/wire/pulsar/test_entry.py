@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import MalformedEntryError
-from magnetar.wire.pulsar.checksum import has_checksum, verify_checksum
 from magnetar.wire.pulsar.entry import body_offset_of, broker_entry_header, messages_in, metadata_of, parse_entry
-from magnetar.wire.pulsar.frames import FrameDecoder
+from magnetar.wire.pulsar.frames import FrameDecoder, has_checksum, verify_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata
 from tests.unit.wire.pulsar.samples import golden, headers_and_payload
 

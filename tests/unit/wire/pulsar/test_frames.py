@@ -10,6 +10,7 @@ from magnetar.errors import RemoteProtocolError
 from magnetar.wire.pulsar.encode import PING, encode_command, encode_command_head
 from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe
+from tests.rows import every_row
 from tests.unit.wire.pulsar.samples import golden, send_frame, spoiled
 
 FRAMES = [(name, frame) for name, frames in golden().items() for frame in frames]
@@ -20,7 +21,7 @@ def _decode(data: bytes) -> list[BaseCommand]:
     return [frame.command for frame, _ in DECODER.frames(data, 0, len(data))]
 
 
-@pytest.mark.parametrize(("name", "data"), FRAMES)
+@every_row(("name", "data"), FRAMES)
 def test_a_frame_of_the_official_client_is_the_same_bytes_after_a_round(name: str, data: bytes) -> None:
     ((frame, following),) = DECODER.frames(data, 0, len(data))
     body = b"" if frame.headers_and_payload is None else bytes(frame.headers_and_payload)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from magnetar.wire.pulsar.encode import PING
 from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.hot_path import scan_sends
 from magnetar.wire.pulsar.proto import hot_path_pb2, pulsar_api_pb2
+from tests.rows import every_row
 from tests.unit.wire.pulsar.samples import golden, headers_and_payload, send_frame
 
 U64 = st.integers(0, 2**64 - 1)
@@ -49,7 +49,7 @@ def _damaged() -> bytes:
     return bytes(frame)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "other",
     [
         PING,

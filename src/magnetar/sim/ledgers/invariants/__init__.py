@@ -1,23 +1,36 @@
 """Every invariant of ledgers and bookies, one class each; the ids are those of docs/simulation.md.
 
-V1 and V2 have no class: they are about calls that do not end, and whoever makes the calls sees that (workload.py,
-settle.py).
+V1 and V2 have no class: they are about calls that do not end, and the callers see that
+(sim/ledgers/workload.py, sim/ledgers/scenario.py).
 """
 
 from __future__ import annotations
 
-from magnetar.sim.ledgers.invariants.acks import (
+from magnetar.sim.ledgers.invariants.bookies import (
+    BytesVerify,
+    FailedSync,
+    Garbage,
+    Identity,
+    Mark,
+    ReadIsDurable,
+    Replay,
+    SyncBeforeAnswer,
+    TailOrDamage,
+)
+from magnetar.sim.ledgers.invariants.ledgers import (
+    AckedIsReadable,
     AckIsDurable,
     AcksInOrder,
+    ClosedIsReplicated,
+    FenceIsForEver,
     LacTowardsReaders,
+    LedgerMetadataChanges,
+    NoIsAPromise,
     NoTruncation,
+    OneBody,
+    RecoveryNeverGuesses,
 )
-from magnetar.sim.ledgers.invariants.content import AckedIsReadable, ClosedIsReplicated, OneBody
-from magnetar.sim.ledgers.invariants.disks import Garbage, Mark, Replay, TailOrDamage
-from magnetar.sim.ledgers.invariants.fencing import FenceIsForEver, NoIsAPromise, RecoveryNeverGuesses
-from magnetar.sim.ledgers.invariants.ledger_metadata import LedgerMetadataChanges
-from magnetar.sim.ledgers.invariants.limits import EnsembleChangesAreLimited, NothingOutlives
-from magnetar.sim.ledgers.invariants.promises import BytesVerify, FailedSync, Identity, SyncBeforeAnswer
+from magnetar.sim.ledgers.invariants.limits import EnsembleChangesAreLimited, MemoryIsBounded, NothingOutlives
 from magnetar.sim.ledgers.watch import Invariant
 
 ALL: tuple[type[Invariant], ...] = (
@@ -35,6 +48,7 @@ ALL: tuple[type[Invariant], ...] = (
     SyncBeforeAnswer,
     Replay,
     TailOrDamage,
+    ReadIsDurable,
     Mark,
     BytesVerify,
     Garbage,
@@ -42,4 +56,5 @@ ALL: tuple[type[Invariant], ...] = (
     FailedSync,
     EnsembleChangesAreLimited,
     NothingOutlives,
+    MemoryIsBounded,
 )

@@ -1,7 +1,7 @@
 """The plots of the report: messages over time, latency over time, the distribution of latency, and outages.
 
-Time:      is counted from the first message; outages are bands behind everything that is drawn over time.
-Latency:   on logarithmic axes: half a millisecond and an outage of seconds are both to be seen.
+Format:    time is counted from the first message; outages are bands in the background of plots over time. Latency is on
+           logarithmic axes: half a millisecond and an outage of seconds are both visible.
 """
 
 from __future__ import annotations
@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.spark.pipelines.audit_plan import LOWEST_MS, bin_edges_ms
-from magnetar.spark.pipelines.audit_result import Findings, Outage, Step
-from magnetar.spark.pipelines.report.markup import Markup
-from magnetar.spark.pipelines.report.numbers import clock, count, duration, elapsed, short_count
-from magnetar.spark.pipelines.report.plot import Plot, Point, bar, ticks_of
-from magnetar.spark.pipelines.report.scales import Linear, Logarithmic, decades, nice_top, time_ticks
+from magnetar.spark.pipelines.audit.options import LOWEST_MS, bin_edges_ms
+from magnetar.spark.pipelines.audit.result import Findings, Outage, Step
+from magnetar.spark.pipelines.report.markup import Markup, clock, count, duration, elapsed, short_count
+from magnetar.spark.pipelines.report.plot import (
+    Linear,
+    Logarithmic,
+    Plot,
+    Point,
+    bar,
+    decades,
+    nice_top,
+    ticks_of,
+    time_ticks,
+)
 
 SERIES: Final = ("sent", "acknowledged", "received")
-LANES_MAX: Final = 12  # Producers that the timeline of outages shows: those that were without an answer for longest.
+LANES_MAX: Final = 12  # Producers in the timeline of outages: those that waited longest.
 _LANE_HEIGHT: Final = 26
 _LANE_FRAME: Final = 60
-_HALF_A_MESSAGE: Final = 0.5  # Where the axis of counts begins: a bar for one message can be seen.
+_HALF_A_MESSAGE: Final = 0.5  # The axis of counts begins here, so that a bar for one message is visible.
 
 
 def has_series(findings: Findings, series: str) -> bool:
@@ -32,7 +40,7 @@ def has_latency(findings: Findings, series: str) -> bool:
 
 
 def throughput(findings: Findings) -> Markup:
-    """Messages a second, of each series."""
+    """Draws the messages a second of each series."""
     plot = Plot(
         "throughput",
         "Messages a second over time",
@@ -56,7 +64,7 @@ def throughput(findings: Findings) -> Markup:
 
 
 def latency_over_time(findings: Findings, series: str, words: str) -> Markup:
-    """The half, the 99th percentile and the longest of each step."""
+    """Draws the median, the 99th percentile and the longest of each step."""
     plot = Plot(
         f"latency-{series}", f"Latency over time, {words}", "Median, 99th percentile and longest of each step of time."
     )
@@ -99,7 +107,7 @@ def histogram(findings: Findings, series: str, latency: str, words: str) -> Mark
 
 
 def outage_timeline(findings: Findings) -> Markup:
-    """A lane per producer."""
+    """Draws a lane per producer."""
     lanes = _lanes(findings.outages)
     plot = Plot(
         "outages",
@@ -152,18 +160,18 @@ def _outage_words(outage: Outage) -> str:
 
 
 def _middle(findings: Findings, begin_us: int) -> float:
-    """Of a step, where its point is drawn."""
+    """Returns the middle of a step, where its point is drawn."""
     return _seconds(findings, begin_us + findings.step_us // 2)
 
 
 def _begins(findings: Findings) -> range:
-    """Of every step of the run, with or without messages."""
+    """Returns the beginning of every step of the run, with or without messages."""
     first = findings.first_us - findings.first_us % findings.step_us
     return range(first, findings.last_us + 1, findings.step_us)
 
 
 def _filled(findings: Findings, series: str, per_second: float) -> list[tuple[float, float]]:
-    """A step without a message is zero messages a second."""
+    """Counts a step without a message as zero messages a second."""
     counts = {step.begin_us: step.count for step in findings.steps if step.series == series}
     if not counts:
         return []
@@ -171,7 +179,7 @@ def _filled(findings: Findings, series: str, per_second: float) -> list[tuple[fl
 
 
 def _with_gaps(findings: Findings, steps: Sequence[Step], field: str, across: Linear, up: Logarithmic) -> list[Point]:
-    """A step without a message has no latency."""
+    """Leaves a gap for a step without a message, which has no latency."""
     values = {step.begin_us: getattr(step, field) for step in steps}
     points: list[Point] = []
     for begin in _begins(findings):
@@ -181,7 +189,7 @@ def _with_gaps(findings: Findings, steps: Sequence[Step], field: str, across: Li
 
 
 def _visible(points: list[Point]) -> list[Point]:
-    """A lone point between two gaps would be no line at all: it becomes a short one."""
+    """Makes a lone point between two gaps a short line: otherwise it would not be drawn."""
     drawn: list[Point] = []
     for number, (x, y) in enumerate(points):
         before = points[number - 1][1] if number else None

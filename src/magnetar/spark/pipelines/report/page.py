@@ -1,6 +1,7 @@
-"""The page: the verdict first, then how much, then when, then which.
+"""The page: the verdict first, then the amounts, the times and the messages.
 
-One file: style.css is put into it, there is no script, and a content security policy forbids the page to load anything.
+Invariant: it is one file: style.css is put into it, there is no script, and a content security policy forbids the page
+           to load anything.
 """
 
 from __future__ import annotations
@@ -10,11 +11,19 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Final
 
-from magnetar.spark.pipelines.audit_plan import EXPIRED, FAULTS, IN_DOUBT
-from magnetar.spark.pipelines.audit_result import Findings
+from magnetar.spark.pipelines.audit.options import EXPIRED, FAULTS, IN_DOUBT
+from magnetar.spark.pipelines.audit.result import Findings
 from magnetar.spark.pipelines.report import charts, tables
-from magnetar.spark.pipelines.report.markup import Markup, element, joined, text
-from magnetar.spark.pipelines.report.numbers import NOTHING, count, date_and_clock, duration
+from magnetar.spark.pipelines.report.markup import (
+    NOTHING,
+    Markup,
+    count,
+    date_and_clock,
+    duration,
+    element,
+    joined,
+    text,
+)
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _CHECK: Final = "M5 13l4 4L19 7"
@@ -22,7 +31,7 @@ _CROSS: Final = "M6 6l12 12M18 6L6 18"
 
 
 def render(findings: Findings) -> str:
-    """The whole file."""
+    """Returns the whole file."""
     head = element(
         "head",
         None,
@@ -83,7 +92,7 @@ def _word(findings: Findings) -> str:
 
 
 def _flow(findings: Findings) -> Markup:
-    """What went in and what came out, from left to right."""
+    """Shows the messages that went in and came out, from left to right."""
     counts = findings.counts
     stations = [
         ("sent", count(counts.sent), "by producers, as their logs say"),
@@ -188,7 +197,7 @@ def _outages(findings: Findings) -> Markup:
         return _section("interruptions", "Outages", element("p", {"class": "quiet"}, text(words)))
     longest = max(outage.duration_ms for outage in findings.outages)
     times = "Once" if len(findings.outages) == 1 else f"{count(len(findings.outages))} times"
-    words = f"{times} messages were under way and none was acknowledged, for {duration(longest)} at most."
+    words = f"{times} messages were in flight and none was acknowledged, for {duration(longest)} at most."
     timeline = _figure("Without an acknowledgement", _legend(["outage"]), charts.outage_timeline(findings))
     return _section("interruptions", "Outages", element("p", None, text(words)), timeline, tables.outages(findings))
 

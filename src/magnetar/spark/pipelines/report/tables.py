@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from magnetar.spark.pipelines.audit_plan import EXPIRED, FAULTS, IN_DOUBT
-from magnetar.spark.pipelines.audit_result import Findings, MessageRow
-from magnetar.spark.pipelines.report.markup import Markup, element, joined, text
-from magnetar.spark.pipelines.report.numbers import NOTHING, clock, count, duration
+from magnetar.spark.pipelines.audit.options import EXPIRED, FAULTS, IN_DOUBT
+from magnetar.spark.pipelines.audit.result import Findings, MessageRow
+from magnetar.spark.pipelines.report.markup import NOTHING, Markup, clock, count, duration, element, joined, text
 
 TITLES = {kind.name: kind.title for kind in (*FAULTS, EXPIRED, IN_DOUBT)}
 LATENCIES = {
@@ -26,7 +25,7 @@ class Column:
 
 
 def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Markup]]) -> Markup:
-    """In a box that scrolls by itself, so that a long key does not widen the page."""
+    """Puts the table in a box that scrolls by itself, so that a long key does not widen the page."""
     head = element(
         "tr", None, *(element("th", {"scope": "col", "class": _kind(column)}, text(column.title)) for column in columns)
     )
@@ -136,7 +135,7 @@ def streams(findings: Findings) -> Markup:
 
 
 def steps(findings: Findings) -> Markup:
-    """The figures behind the plots over time."""
+    """Shows the figures of the plots over time."""
     columns = [
         Column("series"),
         Column("from (UTC)", is_number=True),

@@ -1,0 +1,1 @@
+"""Random programs of client and admin calls, run on Apache Pulsar and on magnetar side by side. See docs/interop.md."""

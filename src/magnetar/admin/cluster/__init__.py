@@ -1,0 +1,1 @@
+"""Routes of the cluster: brokers, bookies, tenants, namespaces, lookups, the metadata relay."""

@@ -1,0 +1,1 @@
+"""The HTTP side of the admin interface: from requests to handlers, from results to answers, and its description."""

@@ -1,0 +1,1 @@
+"""Routes of topics: their existence, messages, subscriptions, statistics, schemas and segments."""

@@ -1,0 +1,1 @@
+"""Publishing: the producers of a topic, deduplication, limits, and the answers."""

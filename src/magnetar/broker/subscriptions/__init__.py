@@ -1,0 +1,1 @@
+"""Subscriptions of persistent topics, and their consumers. How entries reach them is dispatch/."""

@@ -1,0 +1,101 @@
+"""`magnetar bookie`: runs a storage node in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.cli.bookie.cookie import cookie_app, format_bookie
+from magnetar.cli.bookie.inspect import entrylog_app, ledger_app
+from magnetar.cli.bookie.journal import journal_app
+from magnetar.cli.bookie.repair import index_app, put_in_limbo, readonly_app
+from magnetar.cli.logs import setup_server_log
+from magnetar.cli.options import ConfigFile, Settings, load_effective
+from magnetar.cli.serve import Port, require_free
+from magnetar.config.load import Assignment
+from magnetar.config.root import Config
+from magnetar.errors import ArgumentError, MagnetarError
+from magnetar.metadata.open import open_store
+from magnetar.runtime.collector import expect_long_life
+from magnetar.runtime.descriptors import raise_limit
+from magnetar.runtime.event_loop import run
+from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.system import SystemRuntime
+
+app = typer.Typer(
+    help="Run a bookie (a storage node) until it gets a signal, or inspect and repair one. A running bookie prints one "
+    "JSON line when it is ready."
+)
+app.add_typer(cookie_app, name="cookie")
+app.add_typer(journal_app, name="journal")
+app.add_typer(entrylog_app, name="entrylog")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(index_app, name="index")
+app.add_typer(readonly_app, name="readonly")
+app.command("format")(format_bookie)
+app.command("limbo")(put_in_limbo)
+
+
+@app.callback(invoke_without_command=True)
+def bookie(
+    context: typer.Context,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            metavar="URL",
+            help="URL of the metadata store: sqlite:PATH or zk://host:2181,host:2181/chroot. Default: metadata.url.",
+        ),
+    ] = None,
+    directory: Annotated[
+        str | None, typer.Option("--dir", metavar="D", help="Directory of the bookie's data. Default: bookie.dir.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            help="TCP port for clients. 0: any free port, which is saved for the next start. Default: bookie.port.",
+        ),
+    ] = None,
+    bookie_id: Annotated[
+        str | None, typer.Option("--id", help="Permanent id of the bookie. Default: its host:port.")
+    ] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+) -> None:
+    """Run a bookie (a storage node) until it gets a signal. It prints one JSON line when it is ready."""
+    given = {"metadata.url": metadata, "bookie.dir": directory, "bookie.port": port, "bookie.bookie_id": bookie_id}
+    names = {"metadata.url": "--metadata", "bookie.dir": "--dir", "bookie.port": "--port", "bookie.bookie_id": "--id"}
+    flags = [Assignment(key, str(value), names[key]) for key, value in given.items() if value is not None]
+    if (subcommand := context.invoked_subcommand) is not None:
+        if flags or config or settings:  # They would be lost, and the command work on another bookie.
+            raise ArgumentError(f"options must come after the command: magnetar bookie {subcommand} ... --dir D")
+        return
+    effective = load_effective(config, settings, flags=flags)
+    setup_server_log(effective)
+    run(lambda: _serve(effective.config))
+
+
+async def _serve(config: Config) -> None:
+    storage = config.bookie
+    require_free(
+        Port(storage.listens_on, storage.port, "--port"),
+        Port(storage.listens_on, storage.http_port, "--set bookie.http_port=PORT"),
+    )
+    raise_limit()
+    runtime, metrics = SystemRuntime(), Metrics()
+    async with await open_store(config, runtime, metrics) as store:
+        bookie = await Bookie.open(config, runtime, store, metrics, base=os.getcwd())  # noqa: PTH109
+        try:
+            ready = {"ready": True, "bookie_id": bookie.bookie_id, "port": bookie.port, "http_port": bookie.http_port}
+            print(json.dumps(ready), flush=True)
+            expect_long_life()
+            error = await bookie.wait_failed()
+            raise MagnetarError(f"bookie {bookie.bookie_id} has stopped: {error}")
+        finally:
+            await asyncio.shield(bookie.aclose())

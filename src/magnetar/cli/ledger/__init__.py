@@ -1,0 +1,1 @@
+"""Commands that work on ledgers of a cluster of bookies."""

@@ -1,0 +1,204 @@
+"""A broker in the foreground, with or without a bookie beside it: what `standalone` and `broker` have in common.
+
+Order:     It starts so: free ports → metadata → bookie, if it is ours → ledger client → HTTP port → broker; then one
+           JSON line. It ends in the opposite order, at the first signal. Ports are checked before anything is made: a
+           port in use must leave no directory and no registration.
+Failure:   A bookie that fails ends the process, too. Then topics store nothing more, as the bookie takes nothing, and
+           the next start recovers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
+
+from magnetar.admin.server import AdminServer
+from magnetar.bookie.bookie import Bookie
+from magnetar.broker.broker import Broker
+from magnetar.broker.front_end import PULSAR
+from magnetar.broker.pulsar.front_end import PulsarFrontEnd
+from magnetar.config.root import Config
+from magnetar.errors import ListenError, MagnetarError
+from magnetar.ids import BookieId
+from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.open import open_store
+from magnetar.metadata.store import MetadataStore
+from magnetar.runtime.collector import expect_long_life
+from magnetar.runtime.descriptors import raise_limit
+from magnetar.runtime.metrics import Health, Metrics
+from magnetar.runtime.runtime import Runtime
+from magnetar.runtime.system import SystemRuntime
+from magnetar.runtime.web_guard import WebGuard
+
+log = logging.getLogger(__name__)
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+class Port(NamedTuple):
+    host: str
+    number: int
+    """0: the system chooses one, which is free."""
+    option: str
+    """How the user chooses another one."""
+
+
+def require_free(*ports: Port) -> None:
+    """ListenError for the first one that cannot be listened on. Another process may still take it afterwards."""
+    for port in ports:
+        if port.number > 0:
+            try:
+                _bind(port)
+            except OSError as error:
+                raise cannot_listen(port, error) from None
+
+
+def cannot_listen(port: Port, error: OSError) -> ListenError:
+    return ListenError(
+        f"cannot listen on {port.host}:{port.number} ({error.strerror or error}): stop what uses the port, or choose "
+        f"another with {port.option}"
+    )
+
+
+def _bind(port: Port) -> None:
+    found = socket.getaddrinfo(port.host or None, port.number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As servers do: old connections do not count.
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(address)
+
+
+# --- the broker -------------------------------------------------------------------------------------------------------
+
+_HURRIED_STEP_S: Final = 1.0  # Enough to inform clients, and to close what does not need the bookie.
+_HURRIED_STEPS_MAX: Final = 8  # More than a broker has parts that may wait.
+
+
+async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
+    """Until it fails, or is cancelled."""
+    _require_free_ports(config, http_port, has_bookie=has_bookie)
+    raise_limit()
+    runtime, metrics = SystemRuntime(), Metrics()
+    async with contextlib.AsyncExitStack() as closing:
+        store = await closing.enter_async_context(await open_store(config, runtime, metrics))
+        bookie = await _open_bookie(config, runtime, store, metrics, closing) if has_bookie else None
+        if bookie is None:
+            await read_cluster(store, BookKeeperPaths(config.metadata.ledgers_root))
+        local = {BookieId(bookie.bookie_id): bookie.accept} if bookie is not None else None
+        client = await closing.enter_async_context(LedgerClient(store, config, runtime, local=local))
+        health = _Health(bookie)
+        guard = WebGuard(config.http, config.pulsar.listens_on, config.pulsar.names())
+        admin = AdminServer(metrics, health, guard, runtime)
+        bound_http_port = await _open_http(config, http_port, admin, closing)
+        front_end = PulsarFrontEnd(config.pulsar)
+        http_address = f"{config.pulsar.reached_at}:{bound_http_port}"
+        broker = await Broker.open(
+            config, runtime, store, client, metrics, front_ends=[front_end], http_address=http_address
+        )
+        closing.push_async_callback(_shielded(lambda: _close_broker(broker.aclose, bookie)))
+        health.broker = broker
+        admin.attach(broker)
+        closing.push_async_callback(admin.aclose)  # First of all: requests need the broker.
+        _print_ready(broker, front_end.port, bookie, bound_http_port)
+        expect_long_life()
+        await _wait_failed(bookie)
+
+
+def _require_free_ports(config: Config, http_port: int, *, has_bookie: bool) -> None:
+    host, bookie = config.pulsar.listens_on, config.bookie
+    ports = [Port(host, config.pulsar.port, "--port"), Port(host, http_port, "--http-port")]
+    if has_bookie:
+        ports.append(Port(bookie.listens_on, bookie.port, "--set bookie.port=PORT"))
+    require_free(*ports)
+
+
+async def _open_bookie(
+    config: Config, runtime: Runtime, store: MetadataStore, metrics: Metrics, closing: contextlib.AsyncExitStack
+) -> Bookie:
+    await init_cluster(store, BookKeeperPaths(config.metadata.ledgers_root), runtime.entropy, accept_existing=True)
+    bookie = await Bookie.open(config, runtime, store, metrics, base=os.getcwd())  # noqa: PTH109
+    closing.push_async_callback(_shielded(bookie.aclose))
+    return bookie
+
+
+async def _open_http(config: Config, http_port: int, server: AdminServer, closing: contextlib.AsyncExitStack) -> int:
+    try:
+        port = await server.start(config.pulsar.listens_on, http_port)
+    except OSError as error:
+        raise cannot_listen(Port(config.pulsar.listens_on, http_port, "--http-port"), error) from error
+    closing.push_async_callback(server.aclose)
+    return port
+
+
+class _Health:
+    """Returns the health of the whole process, for `/health`."""
+
+    def __init__(self, bookie: Bookie | None) -> None:
+        self._bookie = bookie
+        self.broker: Broker | None = None
+
+    def __call__(self) -> Health:
+        bookie = self._bookie.health() if self._bookie is not None else None
+        detail = {"broker": "serving" if self.broker is not None else "starting"}
+        is_healthy = self.broker is not None and (bookie is None or bookie.is_healthy)
+        return Health(is_healthy, {**detail, **({} if bookie is None else {"bookie": bookie.detail})})
+
+
+def _shielded(close: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """The graceful stop is not cut short by what caused it."""
+
+    async def closing() -> None:
+        await asyncio.shield(close())
+
+    return closing
+
+
+async def _close_broker(close: Callable[[], Coroutine[Any, Any, None]], bookie: Bookie | None) -> None:
+    if bookie is None or bookie.health().is_healthy:
+        await close()
+        return
+    log.warning("the broker closes without saving the state of its topics, because its bookie has failed")
+    await close_hurriedly(close)
+
+
+async def close_hurriedly(close: Callable[[], Coroutine[Any, Any, None]], step_s: float = _HURRIED_STEP_S) -> None:
+    """Interrupts each part that takes longer than a step, so that the later parts are closed."""
+    closing = asyncio.ensure_future(close())
+    for _ in range(_HURRIED_STEPS_MAX):
+        done, _running = await asyncio.wait([closing], timeout=step_s)
+        if done:
+            break
+        closing.cancel()
+    if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
+        log.warning("the broker was not closed cleanly", extra={"why": str(error)})
+
+
+def _print_ready(broker: Broker, port: int, bookie: Bookie | None, http_port: int) -> None:
+    ready = {
+        "ready": True,
+        "service_url": broker.service.address.url_for(PULSAR),
+        "admin_url": broker.service.address.http_url,
+        "port": port,
+        "http_port": http_port,
+        "bookie_id": None if bookie is None else bookie.bookie_id,
+        "bookie_port": None if bookie is None else bookie.port,
+    }
+    print(json.dumps(ready), flush=True)
+
+
+async def _wait_failed(bookie: Bookie | None) -> None:
+    if bookie is None:
+        await asyncio.get_running_loop().create_future()
+        return
+    error = await bookie.wait_failed()
+    raise MagnetarError(f"the bookie of this process has stopped: {error}")

@@ -1,0 +1,1 @@
+"""Consumers and readers of the client: they send permits and acknowledgements, and receive entries."""

@@ -1,0 +1,1 @@
+"""Channels: how the ledger protocol reaches bookies, and which bookies there are."""

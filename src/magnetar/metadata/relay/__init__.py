@@ -1,0 +1,1 @@
+"""The metadata store through a broker's HTTP port."""

@@ -1,0 +1,126 @@
+"""The scenario of ledgers: what a world of bookies and ledger clients is made of, and how it settles.
+
+Settled:   writers end → every ledger is recovered and read by a client that had no part in it (L3, V1) → clients end →
+           bookies start once more (B2) and end (V5).
+Read next: ../run.py, watch.py, cluster.py, workload.py, nemesis.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from magnetar.errors import MagnetarError
+from magnetar.ledger.client import LedgerClient
+from magnetar.sim.devices.device import Crash
+from magnetar.sim.ledgers.cluster import SETTLE_LIMIT_S, Cluster, Node
+from magnetar.sim.ledgers.invariants import ALL
+from magnetar.sim.ledgers.nemesis import Nemesis
+from magnetar.sim.ledgers.options import FAULTS, draw
+from magnetar.sim.ledgers.watch import LedgerHistory, Watch
+from magnetar.sim.ledgers.workload import Workload
+from magnetar.sim.run import Scenario
+
+AUDITOR: Final = "auditor"
+_TRIES_MAX: Final = 20
+_PAUSE_S: Final = 0.25
+
+
+async def settle(cluster: Cluster, workload: Workload, watch: Watch) -> None:
+    for client in list(cluster.clients.values()):
+        await _end_client(client, cluster, watch)
+    node = cluster.add_client(AUDITOR, config=cluster.options.auditor_config())
+    await cluster.wait_healed(lambda: node.client is not None, "V2", "a client does not start in a healed world")
+    if node.client is not None:
+        audit = cluster.spawn(node, _audit(node.client, cluster, workload, watch), "audit")
+        await asyncio.wait([audit])
+    node.stopping.set()
+    await cluster.wait_exit(AUDITOR)
+
+
+async def _end_client(node: Node, cluster: Cluster, watch: Watch) -> None:
+    """Its writers end by themselves, since the workload is over; then the client does."""
+    work = [task for task in node.work if not task.done()]
+    if work and cluster.world.process(node.name) is not None:
+        _, left = await asyncio.wait(work, timeout=SETTLE_LIMIT_S)
+        for task in left:
+            watch.violated("V2", f"{task.get_name()} does not end in a healed world")
+    node.stopping.set()
+    await cluster.wait_exit(node.name)
+
+
+async def start_once_more(cluster: Cluster, _watch: Watch) -> None:
+    """Every bookie that runs loses power and starts: replay has to bring back the same again (B2)."""
+    for node in cluster.bookies.values():
+        if node.bookie is not None:
+            cluster.crash(node.name, Crash.POWER_LOSS, restart_s=0.001)
+    await cluster.wait_healed(cluster.bookies_up, "B2", "bookies do not start once more")
+
+
+async def _audit(client: LedgerClient, cluster: Cluster, workload: Workload, watch: Watch) -> None:
+    """Every ledger that was not deleted is closed, and read from its first entry to its last."""
+    up = sum(node.bookie is not None for node in cluster.bookies.values())
+    can_close = up >= cluster.options.ensemble
+    for ledger in list(watch.history.ledgers.values()):
+        if ledger.deleting:
+            continue
+        for tries_left in reversed(range(_TRIES_MAX if can_close else 1)):
+            try:
+                await _audit_one(client, ledger, workload, watch)
+                break
+            except MagnetarError as error:
+                watch.note(f"the audit of ledger {ledger.ledger_id} failed: {error}")
+                if not tries_left:
+                    _complain(ledger, watch, error, can_close=can_close)
+                else:
+                    await asyncio.sleep(_PAUSE_S)
+
+
+def _complain(ledger: LedgerHistory, watch: Watch, error: MagnetarError, *, can_close: bool) -> None:
+    """A ledger can be closed as long as E bookies are left, and a closed one can be read."""
+    if "ruin" in watch.options.faults:
+        watch.counters["ledgers refused for damage"] += 1
+    elif watch.ledgers[ledger.ledger_id].value.is_closed:
+        watch.violated("L3", f"ledger {ledger.ledger_id} in a healed world: {error}")
+    elif can_close:
+        watch.violated("V1", f"ledger {ledger.ledger_id} in a healed world: {error}")
+    else:
+        watch.counters["ledgers left open for lack of bookies"] += 1
+
+
+async def _audit_one(client: LedgerClient, ledger: LedgerHistory, workload: Workload, watch: Watch) -> None:
+    name = f"ledger {ledger.ledger_id}"
+    reader = await workload.bounded(client.open(ledger.ledger_id, password=ledger.password), f"the audit of {name}")
+    last = int(reader.last_confirmed)
+    if last < ledger.acked:
+        watch.violated("L3", f"{name} ends with {last}, but {ledger.acked} was acknowledged")
+    if last >= 0:
+        entries = await workload.bounded(reader.read(0, last), f"the audit of {name}")
+        for entry in entries:
+            watch.counters["entries audited"] += 1
+            payload = bytes(entry.payload)
+            watch.tell("on_read", ledger, AUDITOR, entry.entry_id, payload, last, sure=True)
+
+
+LEDGERS: Final = Scenario(
+    name="ledgers",
+    world_seed="{}",
+    faults=FAULTS,
+    must_happen=(
+        "acks",
+        "fenced writers",
+        "ensemble changes",
+        "recoveries that wrote back",
+        "torn tails cut",
+        "sessions expired",
+    ),
+    invariants=ALL,
+    events_max=1_500_000,
+    draw=draw,
+    watch=Watch,
+    cluster=Cluster,
+    workload=Workload,
+    nemesis=Nemesis,
+    settle=settle,
+    end=start_once_more,
+)

@@ -1,0 +1,1 @@
+"""The simulated network: hosts, links between them, and connections along the links."""

@@ -1,0 +1,1 @@
+"""Audit: compares the sent and acknowledged messages with the stored and received ones."""

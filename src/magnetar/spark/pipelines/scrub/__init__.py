@@ -1,0 +1,1 @@
+"""Scrub: reads every replica of every entry from its bookie, and verifies it."""

@@ -1,0 +1,127 @@
+"""Resolves the user's places (start_and_end.py) to spots in one topic partition, as its ledgers are now.
+
+Invariant: a message id or an index in startingOffsets is chosen: if it is deleted, or does not exist yet, that is an
+           error. Ranges and times only narrow the messages.
+Order:     the broker finds a time by its own clock, entries have their producer's. A batch with a range of publish
+           times begins and ends a margin further out; the decoder drops the rows between. Messages of a sink come even
+           later: the topic knows by how much. A number of messages ago counts from the end of `segments`, without later
+           ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, Protocol
+
+from magnetar.errors import ConfigError, DataLossError
+from magnetar.spark.cluster_values import FoundPlace, Segments
+from magnetar.spark.reading.gaps import Begin, begin_at, earliest_of, end_of
+from magnetar.spark.reading.start_and_end import EARLIEST, LATEST, Bound, PlaceText
+from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
+from magnetar.spark.reading.topics import TopicPart
+from magnetar.topic.position import EARLIEST as BEFORE_ALL
+from magnetar.topic.position import LATEST as BEHIND_ALL
+from magnetar.topic.seek_targets import MessagesAgo, parse_seek_target
+
+_LEDGERS_SHOWN_MAX: Final = 5
+CLOCK_MARGIN_MS: Final = (
+    60_000  # The difference between clocks of producers and brokers, and the time of a message in flight.
+)
+
+
+class PlaceFinder(Protocol):
+    """The part of a `Cluster` that is needed."""
+
+    async def place(self, topic: str, text: str) -> FoundPlace: ...
+
+
+async def spot_of(finder: PlaceFinder, part: str, text: str) -> Spot:
+    """Returns the first message at a place given as text, or after it."""
+    found = await finder.place(part, text)
+    return Spot(*found.position, max(found.batch_index, 0), UNKNOWN if found.index is None else found.index)
+
+
+async def start_spot(
+    finder: PlaceFinder, bound: Bound, part: TopicPart, segments: Segments, *, otherwise: str, time: str = ""
+) -> Begin:
+    """`time`: of the range, as a place; empty: there is none."""
+    offset, *narrowing = bound.of(part.topic, part.name, otherwise)
+    begin = await _begin(finder, offset, part, segments)
+    narrowing += [PlaceText(time, is_exact=False)] if time else []
+    spots = [(await _begin(finder, place, part, segments)).spot for place in narrowing]
+    latest = max([begin.spot, *spots])
+    return Begin(latest, begin.trouble if latest == begin.spot else None)
+
+
+async def end_spot(finder: PlaceFinder, bound: Bound, part: TopicPart, segments: Segments, *, time: str = "") -> Spot:
+    """Returns the first message after the read."""
+    places = bound.of(part.topic, part.name, LATEST)
+    places += [PlaceText(time, is_exact=False)] if time else []
+    return min([await _spot(finder, place.text, part, segments) for place in places])
+
+
+async def _begin(finder: PlaceFinder, place: PlaceText, part: TopicPart, segments: Segments) -> Begin:
+    earliest, end = earliest_of(segments), end_of(segments)
+    spot = await _spot(finder, place.text, part, segments)
+    if not place.is_exact:
+        return Begin(max(spot, earliest))
+    if place.text.startswith("index:"):
+        return _at_index(int(place.text.removeprefix("index:")), spot, segments)
+    if spot > end:
+        return Begin(end, _behind_end(place.text, part.name, end))
+    if earliest <= spot < end and spot.ledger_id not in {ledger.ledger_id for ledger in segments.ledgers}:
+        return Begin(spot, _of_another(place.text, part.name, segments))
+    return begin_at(spot if spot >= earliest else replace(spot, index=UNKNOWN), segments)
+
+
+def _at_index(index: int, spot: Spot, segments: Segments) -> Begin:
+    earliest = earliest_of(segments)
+    first_left = spot.index if earliest.index == UNKNOWN else earliest.index
+    if index < first_left:
+        return begin_at(Spot(*BEFORE_ALL, 0, index), segments)
+    return Begin(max(spot, earliest))
+
+
+async def _spot(finder: PlaceFinder, text: str, part: TopicPart, segments: Segments) -> Spot:
+    """Returns a spot not after the end of `segments`: later messages are not part of the read."""
+    if text == EARLIEST:
+        return earliest_of(segments)
+    end = end_of(segments)
+    if text == LATEST:
+        return end
+    spot = await spot_of(finder, part.name, _from_end(text, end))
+    if spot.position == BEFORE_ALL:
+        return earliest_of(segments)
+    return end if spot.position == BEHIND_ALL else spot
+
+
+def _from_end(text: str, end: Spot) -> str:
+    """Turns a number of messages ago into an index: the broker would count from the topic's present end."""
+    place = parse_seek_target(text)
+    if not isinstance(place, MessagesAgo) or end.index == UNKNOWN:
+        return text
+    return f"index:{max(end.index - place.count, 0)}"
+
+
+def _behind_end(text: str, part: str, end: Spot) -> DataLossError:
+    return DataLossError(
+        f"startingOffsets {text} is past the end of {part} ({end}): it is a message of another topic, or "
+        "of one that was deleted and created again. With failOnDataLoss=false nothing is read"
+    )
+
+
+def _of_another(text: str, part: str, segments: Segments) -> DataLossError:
+    ledgers = ", ".join(str(ledger.ledger_id) for ledger in segments.ledgers[-_LEDGERS_SHOWN_MAX:])
+    return DataLossError(
+        f"startingOffsets {text} is not a message of {part}, whose last ledgers are {ledgers}: it is the id of a "
+        "message of another topic. With failOnDataLoss=false reading begins with the first message after it"
+    )
+
+
+def check_names(unknown: list[str], subject: object) -> None:
+    """Checks the names in the JSON of startingOffsets and endingOffsets."""
+    if unknown:
+        raise ConfigError(
+            f"startingOffsets or endingOffsets name {', '.join(unknown)}, which this query does not read: it reads "
+            f"{subject}"
+        )

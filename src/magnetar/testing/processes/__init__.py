@@ -1,0 +1,1 @@
+"""Real processes for tests: started, killed, started again, and ended with their owner."""
