@@ -7,6 +7,8 @@ Replay:    the same target, seed and corpus give the same inputs; the one that f
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import hashlib
 import resource
@@ -119,6 +121,12 @@ def try_one(target: Target, data: bytes, *, watch_memory: bool = False) -> bool:
 
 
 def _resident() -> int:
-    """Bytes of memory that the process holds, what native code took included."""
+    """Returns the bytes of memory that the process holds, including those that native code took.
+
+    What was freed goes back to the kernel first: memory that is taken later would otherwise come out of it, and not be
+    seen.
+    """
     gc.collect()
+    with contextlib.suppress(AttributeError):  # Only glibc has it.
+        ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -4,10 +4,15 @@ import logging
 import signal
 from collections.abc import Generator, Iterator
 
+import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("magnetar.testing.contracts")  # Before they are imported, for messages that explain.
 pytest_plugins = ["tests.contract_report", "tests.virtual_time"]
+
+# How long one example takes says nothing on a busy machine; pytest-timeout ends a test that hangs.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # A background job of a shell ignores SIGINT, and its children inherit that: tests that send it need the default back.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -8,7 +8,6 @@ Read next: ledger_load.py (the program), ledger_check.py
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -141,10 +140,10 @@ class WriterProcess:
 
     def pause(self) -> None:
         """SIGSTOP."""
-        self._child.signal(signal.SIGSTOP)
+        self._child.pause()
 
     def resume(self) -> None:
-        self._child.signal(signal.SIGCONT)
+        self._child.resume()
 
     def kill(self) -> float:
         """kill -9, and everything that it still said. Returns the moment of death, on the monotonic clock."""

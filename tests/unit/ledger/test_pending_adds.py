@@ -225,7 +225,7 @@ class Model:
                 entry.on_replaced(old, new)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(sizes=st.sampled_from(ALL_SIZES), data=st.data())
 def test_window_behaves_like_the_definition(sizes: QuorumSizes, data: st.DataObject) -> None:
     pending: PendingAdds[int] = PendingAdds(sizes)

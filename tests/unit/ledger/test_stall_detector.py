@@ -40,7 +40,7 @@ def test_totals_may_begin_anew() -> None:
     assert not stalls.is_stalled(20.0, 1, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.floats(0.1, 4.0), st.integers(0, 3), st.integers(0, 3)), max_size=60))
 def test_verdict_is_that_of_the_oldest_thing_seen_at_a_look(steps: list[tuple[float, int, int]]) -> None:
     stalls = StallDetector(PATIENCE)

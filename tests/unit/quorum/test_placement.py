@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import NotEnoughBookiesError
@@ -49,7 +49,6 @@ def excluded_of(data: st.DataObject, candidates: Candidates) -> frozenset[Bookie
 # --- new ensembles ----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(policies, quorum_sizes(), clusters(), st.data())
 def test_an_ensemble_has_different_writable_bookies_or_there_were_too_few(
     policy: PlacementPolicy, sizes: QuorumSizes, candidates: Candidates, data: st.DataObject
@@ -65,7 +64,6 @@ def test_an_ensemble_has_different_writable_bookies_or_there_were_too_few(
     assert set(ensemble) <= set(usable)
 
 
-@settings(deadline=None)
 @given(policies, quorum_sizes(), clusters())
 def test_quarantined_bookies_fill_only_what_others_cannot_and_are_named(
     policy: PlacementPolicy, sizes: QuorumSizes, candidates: Candidates
@@ -83,7 +81,6 @@ def test_quarantined_bookies_fill_only_what_others_cannot_and_are_named(
 # --- replacing --------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(policies, quorum_sizes(), clusters(), st.data())
 def test_a_replacement_is_new_allowed_and_leaves_the_others_where_they_are(
     policy: PlacementPolicy, sizes: QuorumSizes, candidates: Candidates, data: st.DataObject
@@ -114,7 +111,6 @@ def test_one_bookie_is_replaced_by_position() -> None:
     assert placement.ensemble == ("a-0", "b-1")
 
 
-@settings(deadline=None)
 @given(policies, clusters(), quorum_sizes(3))
 def test_bookies_that_are_gone_can_stand_in_an_ensemble_and_be_replaced(
     policy: PlacementPolicy, candidates: Candidates, sizes: QuorumSizes

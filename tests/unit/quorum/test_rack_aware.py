@@ -6,7 +6,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import NotEnoughBookiesError
@@ -39,7 +39,6 @@ def exists(counts: list[int], sizes: QuorumSizes, distinct: int, *, neighbours_d
 # --- new ensembles ----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(rack_counts, ensembles, seeds)
 def test_neighbours_stand_in_different_racks_whenever_that_is_possible(
     counts: list[int], sizes: QuorumSizes, seed: int
@@ -53,7 +52,6 @@ def test_neighbours_stand_in_different_racks_whenever_that_is_possible(
     assert is_circle(racks, sizes.write, 1, neighbours_differ=True) == possible
 
 
-@settings(deadline=None)
 @given(rack_counts, ensembles, st.integers(1, 4), seeds)
 def test_every_write_set_spans_the_racks_it_must_whenever_that_is_possible(
     counts: list[int], sizes: QuorumSizes, min_racks: int, seed: int
@@ -66,7 +64,6 @@ def test_every_write_set_spans_the_racks_it_must_whenever_that_is_possible(
     assert placement.adherence is (Adherence.STRICT if possible else Adherence.FAIL)
 
 
-@settings(deadline=None)
 @given(rack_counts, ensembles, seeds)
 def test_every_write_set_spans_as_many_racks_as_is_possible_with_neighbours_apart(
     counts: list[int], sizes: QuorumSizes, seed: int
@@ -79,7 +76,6 @@ def test_every_write_set_spans_as_many_racks_as_is_possible_with_neighbours_apar
     assert is_circle(racks, sizes.write, best, neighbours_differ=True)
 
 
-@settings(deadline=None)
 @given(rack_counts, ensembles, st.integers(1, 4), seeds)
 def test_an_enforced_rule_is_kept_or_the_ensemble_refused_because_it_cannot_be(
     counts: list[int], sizes: QuorumSizes, min_racks: int, seed: int
@@ -146,7 +142,6 @@ def test_a_quarantined_bookie_is_taken_where_only_it_keeps_an_enforced_rule() ->
     assert RackAwarePlacement(Random(1)).new_ensemble(sizes, candidates).quarantined == ()
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_where_quarantined_bookies_must_help_to_keep_a_rule_healthy_ones_of_the_same_rack_still_go_first(
     seed: int,
@@ -159,7 +154,6 @@ def test_where_quarantined_bookies_must_help_to_keep_a_rule_healthy_ones_of_the_
 # --- a rack is lost ---------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4), ensembles, seeds)
 def test_with_a_rack_lost_the_rest_is_still_placed(counts: list[int], sizes: QuorumSizes, seed: int) -> None:
     rest = [0, *counts[1:]]
@@ -211,7 +205,6 @@ def test_a_degraded_ensemble_is_mended_by_the_next_replacement() -> None:
     assert replaced.adherence is Adherence.STRICT
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(NAMES), min_size=2, max_size=5),
     st.lists(st.integers(0, 2), min_size=4, max_size=4),

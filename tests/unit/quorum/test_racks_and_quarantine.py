@@ -7,7 +7,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.config.placement import PlacementConfig, rack_pairs
@@ -75,7 +75,6 @@ def test_a_malformed_node_is_refused_with_the_reason(value: bytes, why: str) -> 
     assert why in str(caught.value)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_give_a_table_or_that_error(value: bytes) -> None:
     with suppress(MalformedMetadataError):

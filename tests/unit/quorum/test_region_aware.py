@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import NotEnoughBookiesError
@@ -27,7 +27,6 @@ def regions_of(candidates: Candidates, ensemble: tuple[BookieId, ...]) -> list[s
     return [candidates.topology.region_of(bookie) for bookie in ensemble]
 
 
-@settings(deadline=None)
 @given(full_sizes, seeds)
 def test_regions_are_used_alike(sizes: QuorumSizes, seed: int) -> None:
     candidates = cluster(THREE)
@@ -37,7 +36,6 @@ def test_regions_are_used_alike(sizes: QuorumSizes, seed: int) -> None:
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-@settings(deadline=None)
 @given(full_sizes, seeds)
 def test_within_a_region_racks_are_used_alike(sizes: QuorumSizes, seed: int) -> None:
     candidates = cluster(THREE)
@@ -47,7 +45,6 @@ def test_within_a_region_racks_are_used_alike(sizes: QuorumSizes, seed: int) -> 
         assert abs(racks[f"/{region}/r1"] - racks[f"/{region}/r2"]) <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(2, 6), seeds)
 def test_every_write_set_reaches_two_regions_where_the_circle_allows_it(size: int, seed: int) -> None:
     for write in range(2, size + 1):
@@ -107,7 +104,6 @@ def test_the_rule_of_racks_goes_before_staying_in_the_region() -> None:
     assert policy.replace(2, ensemble, QuorumSizes(4, 4, 2), candidates).ensemble[2] == "us.r2-0"
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_using_regions_alike_goes_before_using_racks_alike(seed: int) -> None:
     candidates = cluster({"/eu/r1": 2, "/eu/r2": 2, "/eu/r3": 2, "/eu/r4": 2, "/us/r1": 3})

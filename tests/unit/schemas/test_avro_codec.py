@@ -62,7 +62,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_we_write_fastavro_reads_and_we_read_what_it_writes(value: dict[str, Any]) -> None:
     ours = encode_value(SCHEMA, value)
     assert fastavro.schemaless_reader(io.BytesIO(ours), ORACLE, None) == value
@@ -90,7 +90,6 @@ def test_bytes_from_anybody_are_a_value_or_a_named_error(data: bytes) -> None:
 
 
 @given(VALUES, st.data())
-@settings(deadline=None)
 def test_value_that_is_cut_off_is_an_error(value: dict[str, Any], data: st.DataObject) -> None:
     encoded = encode_value(SCHEMA, value)
     with pytest.raises(MalformedEntryError):

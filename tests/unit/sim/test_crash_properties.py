@@ -134,7 +134,7 @@ OPERATIONS = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32), operations=st.lists(OPERATIONS, max_size=40))
 def test_every_byte_and_name_covered_by_a_finished_sync_survives(
     seed: int, operations: list[tuple[str, str, str, int]]
@@ -162,7 +162,7 @@ async def _use_and_lose_power(seed: int, operations: list[tuple[str, str, str, i
     assert await read_all(model.device) == found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), operations=st.lists(OPERATIONS, max_size=40))
 def test_kill_leaves_exactly_what_was_seen_before(seed: int, operations: list[tuple[str, str, str, int]]) -> None:
     asyncio.run(_use_and_kill(seed, operations))

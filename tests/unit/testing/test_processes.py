@@ -75,8 +75,22 @@ def test_stop_insists_when_the_child_does_not_listen(tmp_path: Path) -> None:
 def test_stop_ends_a_paused_child(tmp_path: Path) -> None:
     child = Child(SLEEP, log=tmp_path / "log")
     child.wait_until(lambda: is_up(child), what="it was up", timeout=20)
-    child.signal(signal.SIGSTOP)
+    child.pause()
     assert child.stop() == -signal.SIGTERM
+
+
+def test_a_paused_child_has_stopped_when_the_call_returns(tmp_path: Path) -> None:
+    child = Child(SLEEP, log=tmp_path / "log")
+    child.wait_until(lambda: is_up(child), what="it was up", timeout=20)
+    try:
+        for _ in range(50):
+            child.pause()
+            child.pause()  # It is stopped already.
+            assert Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+            child.resume()
+    finally:
+        child.stop()
+    child.pause()  # It has ended.
 
 
 def test_a_child_that_ends_too_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ _messages = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(_messages, min_size=1, max_size=3), st.data(), st.integers(0, 20))
 def test_a_reader_of_the_compacted_view_gets_the_last_value_of_every_key(
     producers: list[list[_Sent]], data: st.DataObject, cut: int

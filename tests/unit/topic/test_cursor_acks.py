@@ -186,7 +186,7 @@ class AcksAgainstModel(RuleBasedStateMachine):
 
 
 TestAcksAgainstModel = AcksAgainstModel.TestCase
-TestAcksAgainstModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAcksAgainstModel.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_a_run_in_order_leaves_no_gaps() -> None:
@@ -209,6 +209,14 @@ def test_acknowledgements_of_what_does_not_exist_take_no_memory() -> None:
     assert not acks.acknowledge_batch(Position(1, 2**40), [1], 5)
     acks.acknowledge_to(Position(77, 5), [1], 5)
     assert (acks.mark_delete, acks.has_gaps) == (Position(1, 2), False)
+
+
+def test_the_place_before_the_first_entry_of_a_ledger_is_not_acknowledged_with_a_later_one() -> None:
+    acks = AckState(chain_of(0, 0, 2), Position(1, -1))
+    acks.acknowledge([Position(3, 1)])
+    assert not acks.is_acknowledged(Position(3, -1))
+    assert not acks.acknowledge_batch(Position(3, -1), [], 5)
+    assert (acks.mark_delete, acks.backlog_entries()) == (Position(1, -1), 1)
 
 
 def test_an_acknowledgement_set_larger_than_any_batch_says_nothing() -> None:

@@ -29,6 +29,8 @@ from typing import IO
 from magnetar.errors import ProcessFailedError
 
 _POLL_S = 0.02
+_STOP_S = 30.0
+"""Threads stop within milliseconds, except one that waits for a disk."""
 _LOG_TAIL_LINES = 30
 _LOG_TAIL_BYTES = 16_384
 _PORT_MIN, _PORT_END = 15_000, 32_000
@@ -90,11 +92,28 @@ class Child:
         """Nothing happens if it has ended."""
         self.popen.send_signal(number)
 
+    def pause(self) -> None:
+        """SIGSTOP, and waits until it has stopped: its connections stay open, and it answers nothing from now on.
+
+        The signal alone is not enough: until the kernel has stopped the last thread, the process may still answer.
+        """
+        self.signal(signal.SIGSTOP)
+        if self.is_running:
+            self.wait_until(self._is_stopped, what="stopping by SIGSTOP", timeout=_STOP_S)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        with suppress(ChildProcessError):  # It has ended, and was collected.
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        return False
+
     def stop(self, timeout: float = 10.0) -> int:
         """Asks it to end, and makes it end after the timeout; returns its exit code."""
         if self.is_running:
             self.signal(signal.SIGTERM)
-            self.signal(signal.SIGCONT)  # A paused process does not hear the first one.
+            self.resume()  # A paused process does not hear the first one.
             try:
                 self.popen.wait(timeout)
             except subprocess.TimeoutExpired:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -73,8 +72,8 @@ class ProcessCluster:
 
 def pause(bookie: BookieProcess) -> None:
     """SIGSTOP: its connections stay open, and nothing is answered."""
-    bookie.child.signal(signal.SIGSTOP)
+    bookie.child.pause()
 
 
 def resume(bookie: BookieProcess) -> None:
-    bookie.child.signal(signal.SIGCONT)
+    bookie.child.resume()

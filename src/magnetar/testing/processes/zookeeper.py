@@ -243,11 +243,11 @@ class ZooKeeperServer:
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
         assert self._child is not None
-        self._child.signal(signal.SIGSTOP)
+        self._child.pause()
 
     def resume(self) -> None:
         assert self._child is not None
-        self._child.signal(signal.SIGCONT)
+        self._child.resume()
 
     def __enter__(self) -> Self:
         try:

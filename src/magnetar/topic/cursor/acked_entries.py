@@ -92,7 +92,9 @@ class AckedEntries:
 
     def has(self, entry_id: int) -> bool:
         index = entry_id - self.base
-        return index < 0 or (index < len(self.flags) and self.flags[index] == 1)
+        if index < 0:
+            return entry_id >= 0  # The place before the first entry is not an entry.
+        return index < len(self.flags) and self.flags[index] == 1
 
     def has_any(self) -> bool:
         return self.base > self.floor or 1 in self.flags

@@ -103,7 +103,7 @@ def test_what_was_found_again_becomes_a_part_of_the_index() -> None:
 some_triples = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5), st.integers(0, 400)), unique=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(some_triples, st.data())
 def test_it_does_what_a_heap_does(triples: list[tuple[int, int, int]], data: st.DataObject) -> None:
     block_entries = delayed_index._BLOCK_ENTRIES

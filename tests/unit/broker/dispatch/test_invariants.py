@@ -423,7 +423,6 @@ class KeySharedOutOfOrder(Dispatching):
 _settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 for machine in (Shared, KeyShared, KeySharedBySplitting, KeySharedOutOfOrder):

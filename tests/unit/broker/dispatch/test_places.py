@@ -277,7 +277,6 @@ for machine in (SharedPlaces, KeySharedPlaces):
     machine.TestCase.settings = settings(
         max_examples=100,
         stateful_step_count=30,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
 TestSharedPlaces = SharedPlaces.TestCase

@@ -67,7 +67,7 @@ _RECORDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.none() | _RECORDS, min_size=1, max_size=8))
 def test_any_record_is_read_as_it_was_written(records: list[dict[str, Any] | None]) -> None:
     values = [None if each is None else avro_bytes(EVERYTHING, each) for each in records]
@@ -134,7 +134,7 @@ def test_a_field_that_nobody_wants_is_stepped_over_whatever_it_is(kind: Any, val
     ]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     st.lists(_RECORDS, min_size=1, max_size=4),
     st.sets(st.sampled_from([each["name"] for each in EVERYTHING["fields"]])),

@@ -43,7 +43,7 @@ _ENTRIES = st.one_of(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(_ENTRIES, max_size=6), st.integers(1, 20))
 def test_any_messages_come_out_as_they_went_in(entries: list[bytes], rows_max: int) -> None:
     made = run(entries)
@@ -54,7 +54,7 @@ def _sorted(row: dict[str, object]) -> dict[str, object]:
     return {name: row[name] for name in raw_columns(include_headers=True).names}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     count=st.integers(13, 150),
     size=st.integers(0, 300),

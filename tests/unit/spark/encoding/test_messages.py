@@ -40,7 +40,7 @@ def batch_of(rows: list[Decoded]) -> pa.RecordBatch:
 
 
 @given(rows=ROWS, cut=st.integers(0, 40), entry_bytes=st.integers(1, 2000), kind=st.sampled_from([NONE, LZ4, ZSTD]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_encoded_comes_out_again_in_order_whatever_the_cut(
     rows: list[Decoded], cut: int, entry_bytes: int, kind: int
 ) -> None:

@@ -78,7 +78,7 @@ def from_json(batch: pa.RecordBatch) -> list[Any]:
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=8), start=st.integers(0, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_rows_come_back_from_avro_and_json_as_they_were(rows: list[dict[str, Any]], start: int) -> None:
     batch = batch_of(rows).slice(start)
 
