@@ -3,7 +3,7 @@
 Order:     the schema determines the next part, the same for every row; so each step is a few numpy calls over all rows.
            Unwanted fields are stepped over in the same way. The branches of a union and the items of an array are read
            for the rows that have them, then put in order.
-Format:    values have the units in which they are written; `resolve_schema.py` makes them the column's type.
+Format:    values have the units in which they are written; typed_columns.py makes them the column's type.
 Failure:   no row leaves its own bytes, and an array's items are counted. An error names the row.
 """
 
@@ -25,8 +25,8 @@ from magnetar.schemas.avro.schema import (
     Schema,
     UnionSchema,
 )
-from magnetar.spark.decoding.arrow_types import stored_type
 from magnetar.spark.decoding.byte_spans import Bytes, Flags, Ints, fixed, slices, varints
+from magnetar.spark.decoding.columns import stored_type
 from magnetar.spark.decoding.primitive_values import UnreadableValueError, data_of, edges, from_unscaled, has_room, text
 
 ITEMS_MAX: Final = 100_000

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from magnetar.errors import DataLossError, MalformedEntryError
-from magnetar.spark.decoding.runs import EntriesBefore, StoredEntry
+from magnetar.spark.decoding.inputs import EntriesBefore, StoredEntry
 from magnetar.wire.pulsar.entry import parse_entry, verify_checksum
 from magnetar.wire.pulsar.frames import Buffer
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata

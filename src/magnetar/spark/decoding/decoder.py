@@ -1,11 +1,11 @@
 """EntryDecoder: runs of stored entries in, Arrow record batches out.
 
-Order:     for each entry: checksum, metadata, decompression, the place of each message (boundaries.py); all other work
+Order:     for each entry: checksum, metadata, decompression, the place of each message (row_buffer.py); all other work
            happens once for thousands of rows, when a batch is made.
 Invariant: markers of brokers and transactions, messages that compaction removed, and messages outside the ranges are
            left out. An entry carries the index of its last message; entries without one are counted from the run's
            first.
-Read next: row_buffer.py, headers.py, fixed_columns.py, typed_columns.py; chunks.py
+Read next: row_buffer.py, fixed_columns.py, typed_columns.py; chunks.py
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import pyarrow as pa
 from magnetar.errors import EncryptedMessageError, MalformedEntryError
 from magnetar.spark.decoding.chunks import MESSAGE_BYTES_MAX, ChunkJoiner, Place, is_chunk
 from magnetar.spark.decoding.columns import FIELD, Columns
-from magnetar.spark.decoding.fixed_columns import raw_column
-from magnetar.spark.decoding.headers import settle, table_for
-from magnetar.spark.decoding.options import DecodeOptions
+from magnetar.spark.decoding.fixed_columns import raw_column, settle, table_for
+from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun
 from magnetar.spark.decoding.row_buffer import Part, PendingRows
-from magnetar.spark.decoding.runs import EntryRun
 from magnetar.spark.decoding.typed_columns import TypedColumns
 from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry, verify_checksum

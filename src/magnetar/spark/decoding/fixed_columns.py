@@ -1,22 +1,222 @@
-"""The columns that every topic has, made from settled rows: constants of entries are repeated, never made per row."""
+"""The columns that every topic has, from the headers of many messages. Constants of entries are repeated, not made per
+row.
+
+Invariant: messages that compaction removed from their batch are left out. Null is a missing key, a key that the
+           producer marks as null, and an event time of 0. A key is bytes; one that is in base64, because it is not
+           text, is decoded. A property that comes twice counts once, with its last value, as in Pulsar's Java client.
+           Bytes that are not UTF-8 become replacement characters: Spark's strings must be UTF-8.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import binascii
+from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from magnetar.spark.decoding.arrow_types import TIMESTAMP
-from magnetar.spark.decoding.byte_spans import Bytes, Ints
-from magnetar.spark.decoding.headers import Settled, keys, null_values, properties, sequence_ids
-from magnetar.spark.decoding.row_buffer import Part
+from magnetar.spark.decoding.byte_spans import (
+    IGNORED,
+    NUMBER,
+    REPEATED,
+    SPAN,
+    Bytes,
+    Flags,
+    Ints,
+    ParsedFields,
+    Table,
+    parse_fields,
+    slices,
+)
+from magnetar.spark.decoding.columns import PROPERTIES_TYPE, TIMESTAMP
+from magnetar.spark.decoding.row_buffer import Part, Rows
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import KeyValue
+from magnetar.wire.pulsar.text import text_of
 
+_HEADER_BYTES_MIN: Final = 2  # The payload's size must exist.
+_ALWAYS: Final = {  # The fields of SingleMessageMetadata, as in pulsar_api.proto.
+    0x18: ("payload_size", IGNORED),
+    0x20: ("compacted_out", NUMBER),
+    0x3A: ("ordering_key", IGNORED),
+    0x48: ("null_value", NUMBER),
+}
+_BY_COLUMN: Final = {
+    "properties": {0x0A: ("properties", REPEATED)},
+    "key": {0x12: ("key", SPAN), 0x30: ("is_base64", NUMBER), 0x50: ("null_key", NUMBER)},
+    "event_time": {0x28: ("event_time", NUMBER)},
+    "sequence_id": {0x40: ("sequence_id", NUMBER)},
+}
+_COMPARED_MAX: Final = 100
+_TABLE: Final[Table] = {0x0A: ("name", SPAN), 0x12: ("text", SPAN)}
 _US_PER_MS: Final = 1000
 _NUMBERS_KEPT: Final = 2000
 _REPEATED_STEP: Final = 4096
+
+
+# --- headers, keys and properties -------------------------------------------------------------------------------------
+
+
+class Settled(NamedTuple):
+    rows: Rows
+    """Those that are left."""
+    headers: ParsedFields
+
+
+def table_for(sources: Collection[str]) -> Table:
+    """Returns the table of the fields that these columns need."""
+    table: dict[int, tuple[str, int]] = dict(_ALWAYS)
+    for column, fields in _BY_COLUMN.items():
+        for tag, (name, kind) in fields.items():
+            table[tag] = name, kind if column in sources else IGNORED
+    return table
+
+
+def settle(rows: Rows, table: Table) -> Settled:
+    """Parses the headers; MalformedEntryError names the message with an invalid header."""
+    headers = _parse(rows, table)
+    if headers.odd:
+        rows = rows.rewritten(headers.odd)
+        headers = _parse(rows, table)
+        assert not headers.odd
+    gone = headers.numbers.get("compacted_out")
+    if gone is not None and gone.any():
+        rows = rows.kept(gone == 0)
+        headers = _parse(rows, table)
+    return Settled(rows, headers)
+
+
+def _parse(rows: Rows, table: Table) -> ParsedFields:
+    start, end = rows.headers.start, rows.headers.end
+    parsed = parse_fields(rows.headers.data, start, end, table)
+    if (empty := np.flatnonzero(end - start < _HEADER_BYTES_MIN)).size:
+        parsed.odd = sorted({*parsed.odd, *empty.tolist()})
+    return parsed
+
+
+def flag(headers: ParsedFields, name: str) -> Flags | None:
+    """Returns None if no row has the flag."""
+    numbers = headers.numbers.get(name)
+    return None if numbers is None or not numbers.any() else numbers != 0
+
+
+def null_values(headers: ParsedFields) -> Flags | None:
+    return flag(headers, "null_value")
+
+
+def sequence_ids(settled: Settled) -> Ints:
+    """Returns the ids; a message without one has the entry's, as in Pulsar's Java client."""
+    rows, headers = settled
+    present = headers.present.get("sequence_id")
+    if present is not None and present.all():
+        return headers.numbers["sequence_id"]
+    of_entries = np.array([part.sequence_id for part in rows.parts], np.uint64).view(np.int64)[rows.entry]
+    return of_entries if present is None else np.where(present, headers.numbers["sequence_id"], of_entries)
+
+
+def keys(settled: Settled) -> pa.BinaryArray:
+    rows, headers = settled
+    present = headers.present.get("key")
+    if present is None:
+        return pa.nulls(len(rows), pa.binary())
+    null = flag(headers, "null_key")
+    missing = ~present if null is None else ~present | null
+    start, end = headers.spans["key"]
+    found = slices(rows.header_buffer, start, end, missing)
+    encoded = flag(headers, "is_base64")
+    return found if encoded is None else _from_base64(found, encoded)
+
+
+def _from_base64(found: pa.BinaryArray, encoded: Flags) -> pa.BinaryArray:
+    decoded = [
+        _decoded(key) if is_encoded and key is not None else key
+        for key, is_encoded in zip(found.to_pylist(), encoded.tolist(), strict=True)
+    ]
+    return pa.array(decoded, pa.binary())
+
+
+def _decoded(key: bytes) -> bytes:
+    try:
+        return binascii.a2b_base64(key, strict_mode=True)
+    except binascii.Error:
+        return key  # It is not base64: the bytes as they are are better than nothing.
+
+
+def properties(settled: Settled) -> pa.MapArray:
+    found = settled.headers.repeated.get("properties", [])
+    rows = len(settled.rows)
+    owner, start, end = _in_order(found, rows)
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(np.bincount(owner, minlength=rows), out=offsets[1:])
+    names, texts = _pairs(settled, start, end)
+    if _has_repeated(owner, names):
+        return _deduplicated(offsets.tolist(), names, texts)
+    return pa.MapArray.from_arrays(pa.array(offsets), names, texts, type=PROPERTIES_TYPE)
+
+
+def _in_order(found: list[tuple[Ints, Ints, Ints]], rows: int) -> tuple[Ints, Ints, Ints]:
+    """Returns row, start and end of each, by row; within a row in the order of the occurrences."""
+    if not found:
+        nothing = np.zeros(0, np.int64)
+        return nothing, nothing, nothing
+    if all(len(owner) == rows for owner, _, _ in found):  # Each row has the same number: no sorting.
+        owner, start, end = (np.stack([each[part] for each in found], axis=1).ravel() for part in range(3))
+        return owner, start, end
+    owner, start, end = (np.concatenate([each[part] for each in found]) for part in range(3))
+    order = np.argsort(owner, kind="stable")
+    return owner[order], start[order], end[order]
+
+
+def _pairs(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
+    pairs = parse_fields(settled.rows.headers.data, start, end, _TABLE)
+    if pairs.odd or not all(_all(pairs, name) for name in ("name", "text")):
+        return _parsed_slowly(settled, start, end)
+    buffer = settled.rows.header_buffer
+    return _strings(slices(buffer, *pairs.spans["name"])), _strings(slices(buffer, *pairs.spans["text"]))
+
+
+def _all(pairs: ParsedFields, name: str) -> bool:
+    flags: Flags | None = pairs.present.get(name)
+    return flags is not None and bool(flags.all())
+
+
+def _parsed_slowly(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
+    data = settled.rows.headers.data
+    pairs = [KeyValue.FromString(data[a:b].tobytes()) for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+    names, texts = [text_of(pair.key) for pair in pairs], [text_of(pair.value) for pair in pairs]
+    return pa.array(names, pa.string()), pa.array(texts, pa.string())
+
+
+def _strings(found: pa.BinaryArray) -> pa.StringArray:
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode(errors="replace") for each in found.to_pylist()], pa.string())
+
+
+def _has_repeated(owner: Ints, names: pa.StringArray) -> bool:
+    """Reports whether a row has a name twice: each is compared with those one, two, … places before it."""
+    codes = None
+    for distance in range(1, min(len(owner), _COMPARED_MAX)):
+        is_same_row = owner[distance:] == owner[:-distance]
+        if not is_same_row.any():
+            return False
+        if codes is None:
+            codes = names.dictionary_encode().indices.to_numpy()
+        if (is_same_row & (codes[distance:] == codes[:-distance])).any():
+            return True
+    return len(owner) >= _COMPARED_MAX  # Some row has very many: they are checked one by one.
+
+
+def _deduplicated(offsets: list[int], names: pa.StringArray, texts: pa.StringArray) -> pa.MapArray:
+    pairs = list(zip(names.to_pylist(), texts.to_pylist(), strict=True))
+    maps = [list(dict(pairs[a:b]).items()) for a, b in pairwise(offsets)]
+    return pa.array(maps, PROPERTIES_TYPE)
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def _grid(texts: list[str]) -> Bytes:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from magnetar.schemas.data import SchemaType
-from magnetar.spark.decoding.arrow_types import LOCAL_TIMESTAMP, TIMESTAMP
 from magnetar.spark.decoding.byte_spans import Ints
+from magnetar.spark.decoding.columns import LOCAL_TIMESTAMP, TIMESTAMP
 
 _ROOMY: Final = decimal.Context(prec=76)
 """More digits than any column, so that a number that does not fit is found to be too long."""

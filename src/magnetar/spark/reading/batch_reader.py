@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from magnetar.runtime.system import SystemEntropy
 from magnetar.spark.cluster import open_cluster
-from magnetar.spark.decoding import Columns
+from magnetar.spark.decoding.columns import Columns
 from magnetar.spark.loop_thread import run
 from magnetar.spark.reading.batch_plan import plan_batch, times_of
 from magnetar.spark.reading.options import ReadOptions

@@ -43,7 +43,7 @@ from magnetar.errors import (
     TopicNotFoundError,
 )
 from magnetar.runtime.system import SystemEntropy
-from magnetar.spark.decoding.runs import EntryRun
+from magnetar.spark.decoding.inputs import EntryRun
 from magnetar.spark.reading.gaps import deleted, tolerate
 from magnetar.spark.reading.options import ReadOptions, ReadVia
 from magnetar.spark.reading.ranges import Range

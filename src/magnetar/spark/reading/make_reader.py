@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from magnetar.errors import ConfigError, TopicNotFoundError
 from magnetar.schemas.data import SchemaData
 from magnetar.spark.cluster import open_cluster
-from magnetar.spark.decoding import Columns, raw_columns, topic_columns
+from magnetar.spark.decoding.columns import Columns, raw_columns, topic_columns
 from magnetar.spark.loop_thread import run
 from magnetar.spark.reading.options import ReadOptions, parse_read_options, require_batch, require_stream
 from magnetar.spark.reading.rows import CALL_TIMEOUT_S
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
-    from magnetar.spark.decoding import Columns
+    from magnetar.spark.decoding.columns import Columns
 
 
 def all_columns(options: ReadOptions) -> Columns:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from magnetar.errors import EntryAbsentError, NoSuchLedgerError, TopicNotFoundError
 from magnetar.schemas.data import SchemaData
 from magnetar.spark.cluster import open_cluster
-from magnetar.spark.decoding import Columns, DecodeOptions, EntryDecoder, EntryRun, StoredEntry
+from magnetar.spark.decoding.columns import Columns
+from magnetar.spark.decoding.decoder import EntryDecoder
+from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun, StoredEntry
 from magnetar.spark.loop_thread import iterate, run
 from magnetar.spark.reading.batch_plan import TimeRange
 from magnetar.spark.reading.fetching import fetch

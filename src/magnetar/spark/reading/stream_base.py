@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from magnetar.spark.cluster import open_cluster
-from magnetar.spark.decoding import Columns
+from magnetar.spark.decoding.columns import Columns
 from magnetar.spark.loop_thread import run
 from magnetar.spark.reading.batch_reader import cores_here
 from magnetar.spark.reading.following import PATIENCE_S, Follower, Limit

@@ -1,7 +1,7 @@
 """DataFrames into topics, exactly once.
 
 Only writers.py imports pyspark.
-Read next: options.py and plan.py, targets.py, tasks.py (executors), writers.py (Spark's side), docs/spark-sink.md
+Read next: plan.py, targets.py, tasks.py (executors), writers.py (Spark's side), docs/spark-sink.md
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.spark.cluster import cluster
 from magnetar.spark.loop_thread import run
-from magnetar.spark.writing.options import parse_write_options, require_append
-from magnetar.spark.writing.plan import WritePlan, plan_write
+from magnetar.spark.writing.plan import WritePlan, parse_write_options, plan_write, require_append
 from magnetar.spark.writing.targets import find_target
 
 if TYPE_CHECKING:

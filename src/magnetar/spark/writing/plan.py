@@ -1,24 +1,165 @@
-"""The plan of a write, made once on the driver and sent to every task. Picklable, and nothing is opened.
+"""The options of a write, and the plan that is made of them on the driver and sent to every task. Nothing is opened.
 
-Format:    the owner publishes, over all restarts: `spark/QUERY` for a stream; for a batch with a jobId the job and its
-           target (staging/records.py), for one without it a random name.
+Format:    Spark passes names of options in lower case, values as text. The owner publishes, over all restarts:
+           `spark/QUERY` for a stream; for a batch with a jobId the job and its target (staging/records.py), for one
+           without it a random name.
+Failure:   refused are an unknown name, with the nearest known one; a value of the wrong kind; `overwrite`. All of it
+           happens before any request to the cluster.
+Read next: docs/spark-sink.md (what each option means)
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
 
 import pyarrow as pa
 
-from magnetar.errors import ConfigError
+from magnetar.client.topics import full_name
+from magnetar.config.load import nearest
+from magnetar.errors import ConfigError, InvalidNameError
+from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.encoding.layout import Layout, plan_layout
-from magnetar.spark.encoding.record_schema import record_definition
 from magnetar.spark.encoding.routing import Target
-from magnetar.spark.writing.options import Delivery, ValueSchema, WriteOptions
+from magnetar.spark.encoding.typed_values import record_definition
+from magnetar.spark.option_names import check_options
+from magnetar.staging.paths import OWNER_BYTES_MAX
 from magnetar.staging.records import JobIdentity
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 
+WRITE_OPTIONS: Final = (
+    "serviceUrl",
+    "adminUrl",
+    "topic",
+    "delivery",
+    "jobId",
+    "compression",
+    "schema",
+    "batchingMaxBytes",
+    "batchBuilder",
+)
+_FROM_SAVE: Final = "path"  # Spark's own name for the argument of `save("orders")`.
+_COMPRESSIONS: Final = {"none": NONE, "lz4": LZ4, "zlib": ZLIB, "zstd": ZSTD, "snappy": SNAPPY}
+_BATCH_BUILDERS: Final = ("default", "key_based")
+ENTRY_BYTES: Final = 512 * 2**10
+_ENTRY_BYTES_MIN: Final = 1024
+_ENTRY_BYTES_MAX: Final = 4 * 2**20  # Below the brokers' default limit of 5 MiB.
+_JOB_ID_CHARACTERS_MAX: Final = 200
+_JOB_ID_ENCODED_MAX: Final = OWNER_BYTES_MAX - 32  # An owner's name has a prefix before it, and a target after it.
+PERSISTENT: Final = "persistent://"
 STREAM_OWNER = "spark/"
 JOB_OWNER = "spark-job/"
+
+
+class Delivery(enum.Enum):
+    EXACTLY_ONCE = "exactly-once"
+    DEDUP = "dedup"
+
+
+class ValueSchema(enum.Enum):
+    NONE = "none"
+    JSON = "json"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options. Picklable: they travel to every task."""
+
+    cluster: ClusterOptions
+    topic: str = ""
+    """The full name; empty: each row has its topic."""
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    job_id: str = ""
+    compression: int = NONE
+    schema: ValueSchema = ValueSchema.NONE
+    entry_bytes: int = ENTRY_BYTES
+    is_by_key: bool = False
+    """Whether an entry never has different keys."""
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Parses the options; ConfigError names the error and the valid values."""
+    check_options((key for key in given if key.lower() != _FROM_SAVE), WRITE_OPTIONS)
+    options = {key.lower(): value.strip() for key, value in given.items()}
+    return WriteOptions(
+        cluster=ClusterOptions.of(options.get("serviceurl"), options.get("adminurl")),
+        topic=_topic(options),
+        delivery=Delivery(_choice(options, "delivery", [each.value for each in Delivery])),
+        job_id=_job_id(options),
+        compression=_COMPRESSIONS[_choice(options, "compression", list(_COMPRESSIONS))],
+        schema=ValueSchema(_choice(options, "schema", [each.value for each in ValueSchema])),
+        entry_bytes=_entry_bytes(options),
+        is_by_key=_choice(options, "batchBuilder", list(_BATCH_BUILDERS)) == _BATCH_BUILDERS[1],
+    )
+
+
+def require_append(*, overwrite: bool, is_stream: bool = False) -> None:
+    """Raises ConfigError for a batch with mode overwrite, and for a stream with outputMode complete."""
+    if overwrite and is_stream:
+        raise ConfigError(
+            'a topic cannot be overwritten by outputMode("complete"): use outputMode("append"), which for an '
+            "aggregation needs withWatermark, or write each batch as messages in foreachBatch, with the option jobId"
+        )
+    if overwrite:
+        raise ConfigError(
+            'a topic cannot be overwritten: use .mode("append"), and delete or trim the topic first if it must be empty'
+        )
+
+
+def _topic(options: Mapping[str, str]) -> str:
+    topic, path = options.get("topic", ""), options.get(_FROM_SAVE, "")
+    if topic and path:
+        raise ConfigError(f"both option topic ({topic}) and save({path!r}) name a topic: give one of them")
+    return full_topic(topic or path) if topic or path else ""
+
+
+def full_topic(name: str) -> str:
+    """Returns the whole name of a persistent topic."""
+    try:
+        full = full_name(name)
+    except InvalidNameError as error:
+        raise ConfigError(str(error)) from None
+    if not full.startswith(PERSISTENT):
+        raise ConfigError(f"{full} is not persistent: only persistent topics can be written to")
+    return full
+
+
+def _choice(options: Mapping[str, str], name: str, known: list[str]) -> str:
+    """Returns the choice; the first is the default."""
+    value = options.get(name.lower(), "").lower() or known[0]
+    if value not in known:
+        raise ConfigError(
+            f"option {name} is {value!r}: did you mean {nearest(value, known)!r}? Known are {', '.join(known)}"
+        )
+    return value
+
+
+def _job_id(options: Mapping[str, str]) -> str:
+    job_id = options.get("jobid", "")
+    if len(job_id) > _JOB_ID_CHARACTERS_MAX:
+        raise ConfigError(f"option jobId has {len(job_id)} characters: at most {_JOB_ID_CHARACTERS_MAX} are allowed")
+    if (encoded := len(quote(job_id, safe=""))) > _JOB_ID_ENCODED_MAX:
+        raise ConfigError(
+            f"option jobId takes {encoded} bytes in a path of the metadata, where anything but letters and digits "
+            f"takes 3 to 12: at most {_JOB_ID_ENCODED_MAX} are allowed. Give a shorter one"
+        )
+    return job_id
+
+
+def _entry_bytes(options: Mapping[str, str]) -> int:
+    text = options.get("batchingmaxbytes", "") or str(ENTRY_BYTES)
+    if not text.isdecimal() or not _ENTRY_BYTES_MIN <= int(text) <= _ENTRY_BYTES_MAX:
+        raise ConfigError(
+            f"option batchingMaxBytes is {text!r}: give a number of bytes from {_ENTRY_BYTES_MIN} to {_ENTRY_BYTES_MAX}"
+        )
+    return int(text)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

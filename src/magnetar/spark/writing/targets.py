@@ -23,8 +23,7 @@ from magnetar.runtime.system import SystemEntropy
 from magnetar.schemas.data import version_to_bytes
 from magnetar.spark.cluster import Cluster, ClusterOptions
 from magnetar.spark.encoding.routing import Target
-from magnetar.spark.writing.options import Delivery, full_topic
-from magnetar.spark.writing.plan import WritePlan
+from magnetar.spark.writing.plan import Delivery, WritePlan, full_topic
 
 _NOT_FOUND: Final = 404
 _REQUEST_S: Final = 30.0

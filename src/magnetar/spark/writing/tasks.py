@@ -32,15 +32,12 @@ from magnetar.errors import ClosedError, MagnetarError
 from magnetar.runtime.system import SystemEntropy
 from magnetar.spark import failpoints
 from magnetar.spark.cluster import Cluster, ClusterSettings, cluster
-from magnetar.spark.encoding.avro_values import avro_values
-from magnetar.spark.encoding.encoder import EntryEncoder, ValuesOf
-from magnetar.spark.encoding.entries import Entry, Numbers, RowNumbers, Seal, TaskNumbers
-from magnetar.spark.encoding.json_values import json_values
+from magnetar.spark.encoding.encoder import Entry, EntryEncoder, Numbers, RowNumbers, Seal, TaskNumbers, ValuesOf
 from magnetar.spark.encoding.layout import read_values
 from magnetar.spark.encoding.routing import Resolve, Router
+from magnetar.spark.encoding.typed_values import avro_values, json_values
 from magnetar.spark.loop_thread import run
-from magnetar.spark.writing.options import ValueSchema
-from magnetar.spark.writing.plan import TaskIdentity, WritePlan
+from magnetar.spark.writing.plan import TaskIdentity, ValueSchema, WritePlan
 from magnetar.spark.writing.targets import find_target
 from magnetar.staging.records import Staged
 from magnetar.staging.register import StagingSettings

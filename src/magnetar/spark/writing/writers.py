@@ -25,8 +25,7 @@ from magnetar.spark import failpoints
 from magnetar.spark.cluster import ClusterOptions, cluster
 from magnetar.spark.loop_thread import run
 from magnetar.spark.worker_memory import freeze_imports
-from magnetar.spark.writing.options import Delivery
-from magnetar.spark.writing.plan import STREAM_OWNER, TaskIdentity, WritePlan, job_identity, owner_of_job
+from magnetar.spark.writing.plan import STREAM_OWNER, Delivery, TaskIdentity, WritePlan, job_identity, owner_of_job
 from magnetar.spark.writing.tasks import publish_rows, stage_rows, staging_settings
 from magnetar.staging.publisher import HttpPublisher
 from magnetar.staging.records import Staged

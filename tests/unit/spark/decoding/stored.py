@@ -10,7 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from magnetar.spark.decoding import Columns, DecodeOptions, EntryDecoder, EntryRun, raw_columns
+from magnetar.spark.decoding.columns import Columns, raw_columns
+from magnetar.spark.decoding.decoder import EntryDecoder
+from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun
 from magnetar.wire.compression import compress, decompress
 from magnetar.wire.pulsar.batch import encode_batched_message, messages_of_batch
 from magnetar.wire.pulsar.entry import broker_entry_header, messages_in, parse_entry

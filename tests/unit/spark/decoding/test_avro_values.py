@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.errors import InvalidSchemaError, MalformedEntryError
-from magnetar.spark.decoding import topic_columns
+from magnetar.spark.decoding.columns import topic_columns
 from tests.rows import every_row
 from tests.unit.spark.decoding.typed import avro, avro_bytes, read, record
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from magnetar.errors import DataLossError
-from magnetar.spark.decoding import DecodeOptions, EntryDecoder, EntryRun, StoredEntry, raw_columns
 from magnetar.spark.decoding.chunks import INCOMPLETE_MAX
+from magnetar.spark.decoding.columns import raw_columns
+from magnetar.spark.decoding.decoder import EntryDecoder
+from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun, StoredEntry
 from magnetar.wire.compression import compress
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4
 from tests.unit.spark.decoding.stored import LEDGER, TOPIC, EntryFields, Sent, decode, run, single, stored

@@ -9,8 +9,7 @@ import pytest
 
 from magnetar.errors import ConfigError
 from magnetar.schemas.data import SchemaData, SchemaType
-from magnetar.spark.decoding import raw_columns, topic_columns
-from magnetar.spark.decoding.arrow_types import ddl_of
+from magnetar.spark.decoding.columns import ddl_of, raw_columns, topic_columns
 from tests.unit.spark.decoding.test_avro_values import EVERYTHING
 from tests.unit.spark.decoding.typed import avro, record
 

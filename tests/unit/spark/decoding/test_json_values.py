@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 from magnetar.errors import MalformedEntryError
-from magnetar.spark.encoding.json_values import json_values
 from magnetar.spark.encoding.layout import plan_layout
-from magnetar.spark.encoding.record_schema import record_definition
+from magnetar.spark.encoding.typed_values import json_values, record_definition
 from tests.rows import every_row
 from tests.unit.spark.decoding.typed import of_json, read, record
 

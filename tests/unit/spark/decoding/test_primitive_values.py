@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.errors import MalformedEntryError
 from magnetar.schemas.data import SchemaData, SchemaType
-from magnetar.spark.decoding import topic_columns
+from magnetar.spark.decoding.columns import topic_columns
 from tests.rows import every_row
 from tests.unit.spark.decoding.stored import Sent
 from tests.unit.spark.decoding.typed import avro_bytes, read, read_messages, record

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.spark.decoding import DecodeOptions, raw_columns
+from magnetar.spark.decoding.columns import raw_columns
+from magnetar.spark.decoding.inputs import DecodeOptions
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 from tests.rows import every_row
 from tests.unit.spark.decoding.stored import EntryFields, Sent, batch, batches, decode, plain, reference, run, single

@@ -13,7 +13,8 @@ import pytest
 
 from magnetar.errors import IncompatibleSchemaError, SchemaMissingError
 from magnetar.schemas.data import SchemaData, SchemaType, version_from_bytes, version_to_bytes
-from magnetar.spark.decoding import DecodeOptions, topic_columns
+from magnetar.spark.decoding.columns import topic_columns
+from magnetar.spark.decoding.inputs import DecodeOptions
 from tests.rows import every_row
 from tests.unit.spark.decoding.stored import TOPIC, EntryFields, Sent, batch, decode, run
 from tests.unit.spark.decoding.typed import avro, avro_bytes, of_json, of_version, record

@@ -7,7 +7,9 @@ import struct
 import pytest
 
 from magnetar.errors import EncryptedMessageError, MalformedEntryError
-from magnetar.spark.decoding import DecodeOptions, EntryDecoder, raw_columns
+from magnetar.spark.decoding.columns import raw_columns
+from magnetar.spark.decoding.decoder import EntryDecoder
+from magnetar.spark.decoding.inputs import DecodeOptions
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from tests.unit.spark.decoding.stored import (

@@ -10,7 +10,8 @@ from typing import Any
 import fastavro
 
 from magnetar.schemas.data import SchemaData, SchemaType, version_to_bytes
-from magnetar.spark.decoding import Columns, DecodeOptions, topic_columns
+from magnetar.spark.decoding.columns import Columns, topic_columns
+from magnetar.spark.decoding.inputs import DecodeOptions
 from tests.unit.spark.decoding.stored import EntryFields, Sent, batch, decode, run
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from magnetar.spark.encoding.encoder import EntryEncoder
-from magnetar.spark.encoding.entries import Entry, Seal, TaskNumbers
+from magnetar.spark.encoding.encoder import Entry, EntryEncoder, Seal, TaskNumbers
 from magnetar.spark.encoding.layout import plan_layout, read_values
 from magnetar.spark.encoding.routing import Router, Target
 from magnetar.wire.compression import decompress

@@ -9,8 +9,7 @@ import pytest
 
 from magnetar.client.topics import java_hash
 from magnetar.spark.encoding import encoder as encoder_module
-from magnetar.spark.encoding.encoder import EntryEncoder
-from magnetar.spark.encoding.entries import RowNumbers, TaskNumbers
+from magnetar.spark.encoding.encoder import EntryEncoder, RowNumbers, TaskNumbers
 from magnetar.spark.encoding.layout import plan_layout, read_values
 from magnetar.spark.encoding.routing import Router, Target
 from magnetar.wire.pulsar.entry import parse_entry

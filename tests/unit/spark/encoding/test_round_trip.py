@@ -13,15 +13,11 @@ import pytest
 from magnetar.schemas.data import SchemaData, SchemaType
 from magnetar.spark.decoding.columns import Columns, raw_columns, topic_columns
 from magnetar.spark.decoding.decoder import EntryDecoder
-from magnetar.spark.decoding.options import DecodeOptions
-from magnetar.spark.decoding.runs import EntryRun
-from magnetar.spark.encoding.avro_values import avro_values
-from magnetar.spark.encoding.encoder import EntryEncoder
-from magnetar.spark.encoding.entries import Entry, TaskNumbers
-from magnetar.spark.encoding.json_values import json_values
+from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun
+from magnetar.spark.encoding.encoder import Entry, EntryEncoder, TaskNumbers
 from magnetar.spark.encoding.layout import Layout, plan_layout
-from magnetar.spark.encoding.record_schema import record_definition
 from magnetar.spark.encoding.routing import Router, Target
+from magnetar.spark.encoding.typed_values import avro_values, json_values, record_definition
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4
 from tests.unit.spark.encoding.decoded import SEAL, TOPIC, encode
 

@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.errors import ConfigError
-from magnetar.spark.encoding.avro_values import avro_values
-from magnetar.spark.encoding.json_values import json_values
 from magnetar.spark.encoding.layout import Layout
-from magnetar.spark.encoding.record_schema import record_definition
+from magnetar.spark.encoding.typed_values import avro_values, json_values, record_definition
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -20,7 +20,7 @@ from magnetar.errors import (
 from magnetar.ledger.context import LedgerContext
 from magnetar.spark import entry_reading
 from magnetar.spark.cluster_values import FoundPlace
-from magnetar.spark.decoding.runs import EntryRun
+from magnetar.spark.decoding.inputs import EntryRun
 from magnetar.spark.reading import fetching
 from magnetar.spark.reading.fetching import EntrySource, Fetcher
 from magnetar.spark.reading.ranges import Range

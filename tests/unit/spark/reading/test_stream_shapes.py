@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from magnetar.errors import DataTrimmedError, MagnetarError
-from magnetar.spark.decoding import raw_columns
+from magnetar.spark.decoding.columns import raw_columns
 from magnetar.spark.reading.following import Limit
 from magnetar.spark.reading.ranges import Split
 from magnetar.spark.reading.stream_offsets import Offset, Spot, Spots

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from magnetar.spark.encoding.entries import TaskNumbers
+from magnetar.spark.encoding.encoder import TaskNumbers
 from magnetar.spark.encoding.routing import Target
 from magnetar.spark.writing import tasks
-from magnetar.spark.writing.options import parse_write_options
-from magnetar.spark.writing.plan import TaskIdentity, plan_write
+from magnetar.spark.writing.plan import TaskIdentity, parse_write_options, plan_write
 from magnetar.spark.writing.tasks import encoded, make_encoder
 from magnetar.wire.pulsar.entry import parse_entry
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import ZLIB

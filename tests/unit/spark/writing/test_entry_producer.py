@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.client import PulsarClient
 from magnetar.errors import MagnetarError, TopicTerminatedError
-from magnetar.spark.encoding.entries import Entry
+from magnetar.spark.encoding.encoder import Entry
 from magnetar.spark.writing import tasks
 from magnetar.spark.writing.tasks import EntryProducer
 from magnetar.wire.pulsar import encode

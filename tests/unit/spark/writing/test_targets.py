@@ -15,8 +15,7 @@ from magnetar.errors import ConfigError, HttpRefusedError, TopicNotFoundError, T
 from magnetar.spark.cluster import ClusterOptions, Segments
 from magnetar.spark.encoding.routing import Target
 from magnetar.spark.writing import targets
-from magnetar.spark.writing.options import parse_write_options
-from magnetar.spark.writing.plan import WritePlan, plan_write
+from magnetar.spark.writing.plan import WritePlan, parse_write_options, plan_write
 from magnetar.spark.writing.targets import find_target
 from magnetar.topic.position import Position
 

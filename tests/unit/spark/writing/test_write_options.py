@@ -7,8 +7,14 @@ import pytest
 
 from magnetar.errors import ConfigError
 from magnetar.spark.option_names import check_options
-from magnetar.spark.writing.options import Delivery, ValueSchema, parse_write_options, require_append
-from magnetar.spark.writing.plan import owner_of_job, plan_write
+from magnetar.spark.writing.plan import (
+    Delivery,
+    ValueSchema,
+    owner_of_job,
+    parse_write_options,
+    plan_write,
+    require_append,
+)
 from magnetar.staging.paths import owner_path
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZSTD
 
