@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-from magnetar.errors import InvalidPolicyError, MalformedMetadataError
-from magnetar.names import TopicName
+from magnetar.errors import InvalidNameError, InvalidPolicyError, MalformedMetadataError
+from magnetar.names import NamespaceName, TopicName
 
 HASHES = 2**32
 BUNDLES_MAX = 100_000  # Each may have an owner, which is a node: a namespace with more would be a mistake.
@@ -31,6 +31,36 @@ class Bundle:
 
     def __str__(self) -> str:
         return f"{_text(self.first)}_{_text(self.last)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        first, _, last = text.partition("_")
+        try:
+            bundle = cls(int(first, 16), int(last, 16))
+        except ValueError:
+            raise InvalidNameError(f"{text!r} is not a bundle, such as 0x00000000_0x40000000") from None
+        if not 0 <= bundle.first < bundle.last < HASHES:
+            raise InvalidNameError(f"{text!r} is not a bundle: its end is not after its beginning")
+        return bundle
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceBundle:
+    """A bundle with its namespace: what one broker owns. Its text is `tenant/namespace/0x00000000_0x40000000`."""
+
+    namespace: NamespaceName
+    bundle: Bundle
+
+    def __contains__(self, topic: TopicName) -> bool:
+        return topic.namespace == self.namespace and topic.bundle_hash in self.bundle
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.bundle}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        namespace, _, bundle = text.rpartition("/")
+        return cls(NamespaceName.parse(namespace), Bundle.parse(bundle))
 
 
 @dataclass(frozen=True, slots=True)
