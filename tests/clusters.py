@@ -13,8 +13,7 @@ from typing import Final
 from magnetar.config.root import Config
 from magnetar.sim.devices.device import DiskTiming
 from magnetar.sim.loop import SimLoop
-from magnetar.sim.machine import SimMachine
-from magnetar.sim.runtime import WallClock
+from magnetar.sim.machine import SimMachine, WallClock
 from magnetar.sim.seeds import Delay
 from magnetar.testing.cluster import BookieCluster
 

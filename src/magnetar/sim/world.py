@@ -24,11 +24,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from magnetar.sim.devices.device import Crash, DiskTiming
 from magnetar.sim.loop import EVENTS_MAX, new_sim_loop
-from magnetar.sim.machine import SimMachine
+from magnetar.sim.machine import SimEntropy, SimMachine, SimRuntime, WallClock
 from magnetar.sim.network.link import LinkDelay
 from magnetar.sim.network.network import SimNetwork
 from magnetar.sim.process import Process
-from magnetar.sim.runtime import SimEntropy, SimRuntime, WallClock
 from magnetar.sim.seeds import NO_DELAY, Delay
 
 T = TypeVar("T")

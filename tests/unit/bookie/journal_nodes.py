@@ -10,8 +10,7 @@ from magnetar.bookie.journals import Journals
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalFailedError
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.sync_sites import SyncSites
+from magnetar.sim.devices.device import Crash, SyncSites
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.frames import add_frame, by_ledger, scan_frames

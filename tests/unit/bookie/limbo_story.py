@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.sync_sites import SyncSites
-from magnetar.sim.runtime import SimEntropy
+from magnetar.sim.devices.device import Crash, SyncSites
+from magnetar.sim.machine import SimEntropy
 from tests.unit.bookie.conftest import METADATA, PATHS
 from tests.unit.bookie.journal_nodes import World
 from tests.unit.bookie.test_limbo import (

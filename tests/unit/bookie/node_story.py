@@ -34,9 +34,8 @@ from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadat
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.sync_sites import SyncSites
-from magnetar.sim.runtime import SimEntropy
+from magnetar.sim.devices.device import Crash, SyncSites
+from magnetar.sim.machine import SimEntropy
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.open_storage import open_storage
 from magnetar.testing.waiting import until

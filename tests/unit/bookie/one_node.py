@@ -10,10 +10,8 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.config.root import Config
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.devices.device import SimDevice
-from magnetar.sim.devices.faults import Fault
-from magnetar.sim.devices.sync_sites import SyncSites
-from magnetar.sim.runtime import SimEntropy
+from magnetar.sim.devices.device import Fault, SimDevice, SyncSites
+from magnetar.sim.machine import SimEntropy
 from tests.unit.bookie.node_story import METADATA, PATHS, story_config
 from tests.unit.bookie.sim_node import SimNode, small_steps
 from tests.virtual_time import run

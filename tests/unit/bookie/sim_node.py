@@ -25,12 +25,10 @@ from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice
-from magnetar.sim.devices.sync_sites import SyncSites
+from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice, SyncSites
 from magnetar.sim.loop import SimLoop
-from magnetar.sim.machine import SimMachine
+from magnetar.sim.machine import SimMachine, SimRuntime
 from magnetar.sim.process import Process
-from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.seeds import Delay
 from magnetar.storage.entry_log.format import LOGS
 from magnetar.storage.index.location_index import LocationIndex

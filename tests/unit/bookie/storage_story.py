@@ -6,8 +6,7 @@ without it, and must not rely on it.
 
 from __future__ import annotations
 
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.sync_sites import SyncSites
+from magnetar.sim.devices.device import Crash, SyncSites
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.open_storage import open_storage
 from tests.unit.bookie.sim_node import LEDGERS

@@ -23,7 +23,7 @@ from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Entropy
 from magnetar.runtime.system import SystemEntropy
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Fault
 from magnetar.storage.entry_log.writer import EntryLogWriter
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage

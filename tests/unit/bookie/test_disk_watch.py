@@ -25,8 +25,7 @@ from magnetar.errors import ConfigError, DiskError, DiskFullError
 from magnetar.runtime.disk import DiskUsage
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Crash, Fault
 from magnetar.sim.machine import SimMachine
 from magnetar.testing.waiting import until
 

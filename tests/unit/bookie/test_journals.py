@@ -10,8 +10,7 @@ import pytest
 
 from magnetar.errors import ConfigError, JournalDamagedError, JournalFailedError, MagnetarError
 from magnetar.runtime.disk import Buffer
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Crash, Fault
 from magnetar.storage.frames import by_ledger, scan_frames
 from magnetar.storage.journal.files import DIRECTORY
 from magnetar.storage.journal.format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.bookie.directories import BookieDirectories, Directory, DirectoryLayout
 from magnetar.bookie.read_only import write_operator_status
-from magnetar.sim.runtime import SimEntropy, SimRuntime
+from magnetar.sim.machine import SimEntropy, SimRuntime
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from tests.unit.bookie.sim_node import SimNode

@@ -17,7 +17,7 @@ from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.runtime.runtime import Entropy
-from magnetar.sim.runtime import SimEntropy, WallClock
+from magnetar.sim.machine import SimEntropy, WallClock
 from magnetar.testing.waiting import until
 from magnetar.topic.position import EARLIEST
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, MessageIdData, ServerError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from magnetar.client import ClientOptions, PulsarClient
-from magnetar.sim.runtime import SimEntropy, SimRuntime
+from magnetar.sim.machine import SimEntropy, SimRuntime
 from magnetar.sim.world import World
 from magnetar.wire.pulsar import encode
 from magnetar.wire.pulsar.entry import broker_entry_header

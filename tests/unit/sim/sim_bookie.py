@@ -13,8 +13,8 @@ from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.runtime.metrics import Metrics
 from magnetar.sim.devices.device import Crash, DiskTiming
+from magnetar.sim.machine import SimRuntime
 from magnetar.sim.metadata import SimMetadata
-from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.seeds import Delay
 from magnetar.sim.world import World
 from workloads.bookie_load import BookieLoad

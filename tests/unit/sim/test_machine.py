@@ -109,7 +109,7 @@ async def _sync_root(runtime: Runtime, root: str) -> None:
 DIGEST = """
 import asyncio, zlib
 from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Fault
 from magnetar.sim.machine import SimMachine
 
 async def main():

@@ -8,9 +8,8 @@ import pytest
 
 from magnetar.errors import FileMissingError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.devices.device import DiskTiming, SimDevice
+from magnetar.sim.devices.device import DiskTiming, Fault, SimDevice
 from magnetar.sim.devices.disk import SimDisk
-from magnetar.sim.devices.faults import Fault
 from magnetar.sim.seeds import Delay
 from magnetar.testing.contracts.disk import DiskContract, DiskHarness
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from magnetar.sim.runtime import WORLD_BEGINS_MS, SimEntropy, WallClock
+from magnetar.sim.machine import WORLD_BEGINS_MS, SimEntropy, WallClock
 from magnetar.testing.contracts.entropy import EntropyContract
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.runtime.runtime import Offload
 from magnetar.sim.devices.device import Crash
+from magnetar.sim.machine import WORLD_BEGINS_MS, SimRuntime
 from magnetar.sim.offload import SimOffload
-from magnetar.sim.runtime import WORLD_BEGINS_MS, SimRuntime
 from magnetar.sim.seeds import Delay
 from magnetar.sim.world import World
 from magnetar.storage.index.location_index import IndexBatch

@@ -12,8 +12,8 @@ import pytest
 
 from magnetar.sim.devices.device import Crash
 from magnetar.sim.loop import SimulationError
+from magnetar.sim.machine import SimRuntime
 from magnetar.sim.network.link import DatagramFaults, LinkDelay
-from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.world import World
 from magnetar.testing.waiting import until
 from tests.unit.sim.sim_peers import Echo, Peer

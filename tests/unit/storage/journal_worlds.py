@@ -10,7 +10,7 @@ from magnetar.errors import JournalFailedError
 from magnetar.runtime.disk import Disk
 from magnetar.sim.devices.device import Crash, SimDevice
 from magnetar.sim.devices.disk import SimDisk
-from magnetar.sim.runtime import SimEntropy, WallClock
+from magnetar.sim.machine import SimEntropy, WallClock
 from magnetar.storage.journal.format import JournalRecord, RecordKind
 from magnetar.storage.journal.journal import Journal
 

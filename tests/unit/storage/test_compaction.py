@@ -18,9 +18,8 @@ from magnetar.errors import (
     LogDamagedError,
     SyncFailedError,
 )
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.devices.device import Crash, Fault
 from magnetar.sim.devices.disk import SimDisk
-from magnetar.sim.devices.faults import Fault
 from magnetar.storage.entry_log.compaction import Compactor, LogUsage, Survey, Throttle
 from magnetar.storage.entry_log.format import encode_header, log_path
 from magnetar.storage.index.extents import Extent

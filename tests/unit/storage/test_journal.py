@@ -16,8 +16,7 @@ from magnetar.errors import (
     SyncFailedError,
 )
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Crash, Fault, SimDevice
 from magnetar.storage.journal.format import JournalRecord, RecordKind, file_name
 from magnetar.storage.journal.journal import Journal
 from tests.unit.storage.journal_worlds import Life, files, live, numbered, replay_of, wait_until

@@ -13,8 +13,7 @@ import pytest
 
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import JournalDamagedError, MagnetarError
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Crash, Fault, SimDevice
 from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,

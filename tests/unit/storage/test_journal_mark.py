@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from magnetar.errors import DiskError, MagnetarError, MarkDamagedError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.devices.device import Crash, Fault, SimDevice
 from magnetar.sim.devices.disk import SimDisk
-from magnetar.sim.devices.faults import Fault
 from magnetar.storage.journal.mark import JournalMark, Marks, decode_marks, encode_mark, encode_marks
 
 ROOTS = ("ledgers-1", "ledgers-2", "ledgers-3")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from magnetar.config.journal import JournalConfig
 from magnetar.errors import SyncFailedError
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Crash, Fault, SimDevice
 from magnetar.storage.journal.files import RoomPolicy
 from magnetar.storage.journal.format import file_name
 from tests.unit.storage.journal_worlds import live, numbered, replay_of, wait_until

@@ -20,8 +20,7 @@ from magnetar.errors import (
     SyncFailedError,
     TombstonesFullError,
 )
-from magnetar.sim.devices.device import DiskTiming
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import DiskTiming, Fault
 from magnetar.sim.seeds import Delay
 from magnetar.storage.entry_log.format import Block
 from magnetar.storage.entry_log.writer import NewBlock

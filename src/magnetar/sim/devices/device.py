@@ -1,11 +1,13 @@
 """SimDevice: a disk and the kernel above it. It outlives the processes that use it, and decides what a crash leaves.
 
-Kill:      the page cache survives: a restart sees everything that was written, durable or not. An append that was
-           under way leaves a prefix.
-Power:     what was synced survives. Of the rest, the device's own random choice survives (image.py, tree.py), or
-           nothing, if the test asks for the worst.
-Faults:    `faults` says what goes wrong meanwhile; `flip_bit`, `break_sector` and `empty` do harm on order.
-Watching:  `durable(path)` is what an invariant may rely on; `cached(path)` is what a reader sees.
+A killed process leaves the page cache: a restart sees everything that was written, durable or not, and a prefix of an
+append that was in progress. A power loss leaves what was synced, and of the rest what the device's own random choice
+says (tree.py), or nothing if the test asks for the worst. `durable(path)` is what an invariant may rely on,
+`cached(path)` what a reader sees.
+
+Failure:   `faults` says what goes wrong while the device runs; `flip_bit`, `break_sector` and `empty` do harm on order.
+           `sites` knows every place that asks for durability. Syncs from a place in `sites.ignored` answer OK and do
+           nothing: if no test fails then, that sync is not needed or not tested.
 Read next: disk.py for the Disk that components get, docs/simulation.md
 """
 
@@ -14,17 +16,131 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from random import Random
+from types import CodeType
 from typing import Final
 
 from magnetar.runtime.disk import DiskUsage
-from magnetar.sim.devices.faults import DiskFaults, Fault
-from magnetar.sim.devices.image import FileImage, Write
-from magnetar.sim.devices.sync_sites import SyncSites
-from magnetar.sim.devices.tree import Directory, Tree
+from magnetar.sim.devices.tree import Directory, FileImage, Tree, Write
 from magnetar.sim.offload import SimOffload
 from magnetar.sim.seeds import NO_DELAY, Delay, seeded
+
+# --- who asks for durability ------------------------------------------------------------------------------------------
+
+
+_SEAM: Final = ("magnetar.runtime", "magnetar.sim")
+
+
+class SyncSites:
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.ignored: set[str] = set()
+
+    def here(self) -> str:
+        """Notes the caller's place. To be called when the sync is asked for: a coroutine's caller is unknown later."""
+        frame = sys._getframe(1)
+        while (code := frame.f_code) in _SEAM_CODES or _is_seam(code, frame.f_globals.get("__name__", "")):
+            assert frame.f_back is not None, "a sync has a caller"
+            frame = frame.f_back
+        site = _named(code, frame.f_lineno)
+        self.counts[site] = self.counts.get(site, 0) + 1
+        return site
+
+
+_SEAM_CODES: Final[dict[CodeType, None]] = {}
+
+
+def _is_seam(code: CodeType, module: str) -> bool:
+    is_one = any(module == part or module.startswith(f"{part}.") for part in _SEAM)
+    if is_one:
+        _SEAM_CODES[code] = None
+    return is_one
+
+
+@cache
+def _named(code: CodeType, line: int) -> str:
+    _, package, inside = code.co_filename.rpartition("/magnetar/")
+    file = inside if package else code.co_filename.rpartition("/")[2]
+    return f"{file}:{line}:{code.co_qualname}"
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+class Fault(enum.Enum):
+    STALL = "stall"  # Any operation: takes `stall_s` longer.
+    READ_ERROR = "read error"  # A read: EIO, once.
+    WRITE_ERROR = "write error"  # An append: a part is written, then EIO.
+    FULL = "full"  # An append: a part is written, then ENOSPC. Also counts appends that met the device's real end.
+    CUT_ERROR = "cut error"  # A truncate, or the cut after a failed append: EIO.
+    SYNC_ERROR = "sync error"  # A sync of a file or a directory: EIO, and what was unsynced is lost.
+    LATENT_SECTOR = "latent sector"  # A read: one of its sectors is unreadable from now on.
+    BIT_FLIP = "bit flip"  # A read: one durable bit in its range is the other way round from now on.
+    MISDIRECTED_WRITE = "misdirected write"  # A sync: one of its writes goes somewhere else; the old data stays.
+    EMPTIED = "emptied"  # Not drawn: counts `SimDevice.empty`.
+
+    __hash__ = object.__hash__  # Several look-ups per operation; an enumeration's own hash is a call of Python code.
+
+
+STALL_S: Final = 0.3
+LIES: Final = (Fault.LATENT_SECTOR, Fault.BIT_FLIP, Fault.MISDIRECTED_WRITE, Fault.EMPTIED)
+"""Faults that destroy what was durable, whatever the process did right."""
+
+
+class DiskFaults:
+    def __init__(self, seed: str) -> None:
+        self.rates: dict[Fault, float] = {}
+        self.counts: dict[Fault, int] = dict.fromkeys(Fault, 0)
+        self.stall_s = STALL_S
+        self.has_lied = False
+        self._seed = seed
+        self._randoms: dict[Fault, Random] = {}  # Made when they are needed: most devices never fail.
+        self._ordered: list[tuple[Fault, str | None]] = []
+
+    def strike_next(self, fault: Fault, path: str | None = None) -> None:
+        """`path` is the device's; a directory's for SYNC_ERROR of a directory."""
+        self._ordered.append((fault, path))
+
+    def strikes(self, fault: Fault, path: str) -> bool:
+        """Asked once per operation that the fault can strike; counts the strike."""
+        if not (self._ordered or self.rates):
+            return False
+        struck = self._take_order(fault, path) or self._draw(fault)
+        if struck:
+            self.count(fault)
+        return struck
+
+    def count(self, fault: Fault) -> None:
+        self.counts[fault] += 1
+        if fault in LIES:
+            self.has_lied = True
+
+    def random(self, fault: Fault) -> Random:
+        """For the details of a strike."""
+        if fault not in self._randoms:
+            self._randoms[fault] = seeded(f"{self._seed}/{fault.value}")
+        return self._randoms[fault]
+
+    def _take_order(self, fault: Fault, path: str) -> bool:
+        if not self._ordered:
+            return False
+        for order in ((fault, path), (fault, None)):
+            if order in self._ordered:
+                self._ordered.remove(order)
+                return True
+        return False
+
+    def _draw(self, fault: Fault) -> bool:
+        rate = self.rates.get(fault, 0.0)
+        return rate > 0 and self.random(fault).random() < rate
+
+
+# --- the device -------------------------------------------------------------------------------------------------------
+
 
 _SECTOR_BYTES: Final = 512
 _SHOWN_TOTAL_BYTES: Final = 2**40  # What `usage` says of a device without a limit.

@@ -16,8 +16,7 @@ from magnetar.config.root import Config
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.store import MetadataStore
-from magnetar.sim.machine import SimMachine
-from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.machine import SimMachine, SimRuntime
 from magnetar.storage.entry_log.format import LOGS
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.entry_log.reader import EntryLogReader

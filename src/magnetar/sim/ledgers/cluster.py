@@ -27,9 +27,9 @@ from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.ledgers.observe import watched
 from magnetar.sim.ledgers.options import PORT, Options, journal_dirs, ledger_dirs
 from magnetar.sim.ledgers.watch import BookieWatch, Watch
+from magnetar.sim.machine import SimRuntime
 from magnetar.sim.metadata import ProcessStore, WatchedMetadata
 from magnetar.sim.process import Process
-from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.seeds import Delay, seeded
 from magnetar.sim.world import World
 from magnetar.storage.index.memory_store import MemoryImage, MemoryStore

@@ -17,8 +17,7 @@ from typing import Final
 from magnetar.bookie.reads import lac_told_by
 from magnetar.errors import JournalDamagedError, MagnetarError
 from magnetar.sim.devices.device import SimDevice
-from magnetar.sim.devices.image import Cut, FileImage
-from magnetar.sim.devices.tree import Directory, Node
+from magnetar.sim.devices.tree import Cut, Directory, FileImage, Node
 from magnetar.sim.ledgers.options import journal_dirs, ledger_dirs
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.entry_log.format import ENTRIES, decode_block, log_path

@@ -19,8 +19,8 @@ from random import Random
 from typing import Final, NamedTuple, cast
 
 from magnetar.sim.ledgers.watch import Watch
+from magnetar.sim.machine import SimRuntime
 from magnetar.sim.process import Process
-from magnetar.sim.runtime import SimRuntime
 from magnetar.sim.world import World
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, VERSION_MAX, WORD, Operation, PacketHeader
 from magnetar.wire.bookkeeper.hot_path import encode_reads

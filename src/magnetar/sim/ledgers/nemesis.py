@@ -17,9 +17,8 @@ from typing import Final
 
 from magnetar.errors import MetadataError
 from magnetar.ids import BookieId
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.faults import Fault
-from magnetar.sim.devices.image import Write
+from magnetar.sim.devices.device import Crash, Fault, SimDevice
+from magnetar.sim.devices.tree import Write
 from magnetar.sim.ledgers.cluster import BookieNode, Cluster
 from magnetar.sim.ledgers.hostile import NAME as HOSTILE
 from magnetar.sim.ledgers.hostile import Hostile, Target, bookie_weapons

@@ -27,7 +27,7 @@ from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Version
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.store import Create, Delete, Put, Request
 from magnetar.quorum.write_sets import write_set
-from magnetar.sim.devices.faults import LIES
+from magnetar.sim.devices.device import LIES
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.ledgers.options import Options
 from magnetar.sim.machine import SimMachine

@@ -4,10 +4,7 @@
     python -m magnetar.sim.mutants 4 16         only these
     with MUTANTS[4].plant(): ...                by hand, around anything
 
-Plant:     planting.py gives functions of production code other code, in this process and for a while.
-Bugs:      ledgers.py (writers, recovery), serving.py (bookies), disks.py, topics.py, staging.py; registry.py has all
-           of them, by number.
-Run:       hunt.py (seeds until one is caught), scenes.py (short runs that show a bug on every seed), table.py,
-           __main__.py.
+planting.py gives functions of production code other code, in this process and for a while. registry.py has every bug.
+hunt.py runs seeds until one is caught, scenes.py has short runs that show a bug on every seed.
 Read next: docs/simulation.md, "Planted bugs"
 """

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from magnetar.sim.mutants.registry import MUTANTS
@@ -59,14 +59,15 @@ class Played(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one job saw."""
+    """What one seed showed."""
 
     catch: Catch | None
-    """The first seed on which an invariant was violated."""
-    broke_down: Catch | None
-    """The first seed that only broke down."""
-    seeds: int
     cpu_s: float
+
+    @property
+    def is_violated(self) -> bool:
+        """An invariant noticed it; the run did not merely break down."""
+        return self.catch is not None and self.catch.invariants != (RUN,)
 
 
 @dataclass(slots=True)
@@ -97,19 +98,15 @@ def run_clean(number: int, seed: int) -> bool:
     return run(MUTANTS[number].kind, seed, override=MUTANTS[number].options).is_clean
 
 
-def look(number: int, first: int, count: int) -> Found:
-    """A job: these seeds, up to the first that catches something."""
-    broke_down: Catch | None = None
-    cpu_s = 0.0
-    for seed in range(first, first + count):
-        report = run_one(number, seed)
-        cpu_s += report.cpu_s
-        if report.violations:
-            catch = Catch(seed, tuple(report.caught), str(report.violations[0]))
-            return Found(catch, broke_down, seed - first + 1, cpu_s)
-        if report.failure is not None and broke_down is None:
-            broke_down = Catch(seed, (RUN,), report.failure.splitlines()[0])
-    return Found(None, broke_down, count, cpu_s)
+def look(number: int, seed: int) -> Found:
+    """A job: one seed."""
+    report = run_one(number, seed)
+    catch: Catch | None = None
+    if report.violations:
+        catch = Catch(seed, tuple(report.caught), str(report.violations[0]))
+    elif report.failure is not None:
+        catch = Catch(seed, (RUN,), report.failure.splitlines()[0])
+    return Found(catch, report.cpu_s)
 
 
 def play(number: int, first: int, count: int) -> Played:
@@ -140,16 +137,6 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-@dataclass(slots=True)
-class _State:
-    next_seed: int
-    end: int
-    found: dict[int, Found] = field(default_factory=dict)
-    """By the first seed of the job."""
-    caught_at: int | None = None
-    """The first seed of a job that caught something: no later seed is begun."""
-
-
 async def hunt_all(
     budgets: Mapping[int, int],
     first: int,
@@ -174,18 +161,19 @@ async def hunt_all(
 async def hunt(number: int, first: int, budget: int, pool: ProcessPoolExecutor, width: int) -> Hunt:
     """`width` jobs at a time. The control has to go through all its seeds, or stops at the first that is not clean."""
     began = time.monotonic()
-    state = _State(first, first + budget)
+    seeds = iter(range(first, first + budget))
+    found: dict[int, Found] = {}
     jobs: dict[asyncio.Future[Found], int] = {}
     while True:
-        while len(jobs) < width and state.next_seed < state.end and state.caught_at is None:
-            jobs[asyncio.wrap_future(pool.submit(look, number, state.next_seed, 1))] = state.next_seed
-            state.next_seed += 1
+        while len(jobs) < width and not any(each.is_violated for each in found.values()):
+            if (seed := next(seeds, None)) is None:
+                break
+            jobs[asyncio.wrap_future(pool.submit(look, number, seed))] = seed
         if not jobs:
             break
         done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-        for job in done:
-            _note(state, jobs.pop(job), job.result())
-    ended = _conclude(number, state)
+        found.update({jobs.pop(job): job.result() for job in done})
+    ended = _conclude(number, found)
     if ended.catch is not None and number not in CONTROLS:
         ended.is_false = not await asyncio.wrap_future(pool.submit(run_clean, number, ended.catch.seed))
     if number in SCENES:
@@ -194,23 +182,13 @@ async def hunt(number: int, first: int, budget: int, pool: ProcessPoolExecutor, 
     return ended
 
 
-def _note(state: _State, at: int, found: Found) -> None:
-    state.found[at] = found
-    if found.catch is not None and (state.caught_at is None or at < state.caught_at):
-        state.caught_at = at
-
-
-def _conclude(number: int, state: _State) -> Hunt:
-    ended = Hunt(number)
-    broke_down: Catch | None = None
-    for at in sorted(state.found):
-        found = state.found[at]
-        ended.cpu_s += found.cpu_s
-        if ended.catch is not None:
-            continue  # Seeds after the catch were run so that no process was idle.
-        ended.seeds += found.seeds
-        broke_down = broke_down or found.broke_down
-        ended.catch = found.catch
-    if ended.catch is None and broke_down is not None:
-        ended.catch = broke_down
+def _conclude(number: int, found: Mapping[int, Found]) -> Hunt:
+    """Seeds after the one that counts were run so that no process was idle; they cost time, and nothing more."""
+    ended = Hunt(number, cpu_s=sum(each.cpu_s for each in found.values()))
+    for seed in sorted(found):
+        ended.seeds += 1
+        ended.catch = ended.catch or found[seed].catch
+        if found[seed].is_violated:
+            ended.catch = found[seed].catch
+            break
     return ended

@@ -19,7 +19,7 @@ from magnetar.config.root import Config
 from magnetar.ledger.client import LedgerClient
 from magnetar.runtime.metrics import Metrics
 from magnetar.sim.ledgers.cluster import ClientNode, Cluster, Node
-from magnetar.sim.runtime import SimRuntime
+from magnetar.sim.machine import SimRuntime
 from magnetar.sim.seeds import seeded
 from magnetar.sim.topics.options import TopicOptions
 from magnetar.sim.topics.ownership import Board

@@ -9,7 +9,7 @@ from magnetar.broker.dispatch.non_persistent import NonPersistentSubscription
 from magnetar.broker.subscriptions.consumer import Consumer, Delivery, KeySharedSettings, SubscriptionType
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.errors import ConsumerBusyError, SubscriptionTypeError
-from magnetar.sim.runtime import SimEntropy, WallClock
+from magnetar.sim.machine import SimEntropy, WallClock
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, message

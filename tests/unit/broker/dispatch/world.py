@@ -23,7 +23,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.errors import MagnetarError
 from magnetar.sim.loop import SimLoop
-from magnetar.sim.runtime import SimEntropy, WallClock
+from magnetar.sim.machine import SimEntropy, WallClock
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import AckState
 from magnetar.topic.log_entry import LogEntry

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from magnetar.sim import cli, scenarios
+from magnetar.sim import __main__ as command
+from magnetar.sim import scenarios
 from magnetar.sim.ledgers.watch import Violation
 from magnetar.sim.run import Report
 
 
 def test_a_batch_ends_with_totals(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--kind", "ledgers", "--seeds", "2", "--from", "30", "--jobs", "1", "--json"]) == 0
+    assert command.main(["--kind", "ledgers", "--seeds", "2", "--from", "30", "--jobs", "1", "--json"]) == 0
     totals = json.loads(capsys.readouterr().out)["ledgers"]
     assert totals["seeds"] == 2
     assert totals["failed"] == []
@@ -20,7 +21,7 @@ def test_a_batch_ends_with_totals(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_seed_is_told_with_what_happened_in_its_world(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--seed", "30", "--without", "rot,loss"]) == 0
+    assert command.main(["--seed", "30", "--without", "rot,loss"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("seed 30: E=")
     assert "bookie-0 serves" in told
@@ -28,7 +29,7 @@ def test_one_seed_is_told_with_what_happened_in_its_world(capsys: pytest.Capture
 
 
 def test_an_unknown_class_of_faults_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--without", "gremlins"]) == 2
+    assert command.main(["--without", "gremlins"]) == 2
     assert "there is no class of faults gremlins; there are kill, power" in capsys.readouterr().err
 
 
@@ -42,8 +43,8 @@ def test_a_seed_that_fails_is_told_with_its_world_and_how_to_repeat_it(
         report.violations.append(Violation("L1", "ledger 3 was closed too early", 1.5))
         return report
 
-    monkeypatch.setattr(cli, "run", broken)
-    assert cli.main(["--kind", "ledgers", "--seeds", "1", "--from", "30", "--jobs", "1"]) == 1
+    monkeypatch.setattr(command, "run", broken)
+    assert command.main(["--kind", "ledgers", "--seeds", "1", "--from", "30", "--jobs", "1"]) == 1
     told = capsys.readouterr().out
     assert "bookie-0 serves" in told
     assert "VIOLATION L1 at 1.500000: ledger 3 was closed too early" in told
@@ -60,18 +61,18 @@ def test_all_kinds_of_worlds_are_run_unless_one_is_named(
         ran.append((kind, seed))
         return Report(seed, "")
 
-    monkeypatch.setattr(cli, "run", seen)
-    assert cli.main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 0
+    monkeypatch.setattr(command, "run", seen)
+    assert command.main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 0
     assert ran == [(kind, seed) for seed in (5, 6) for kind in ("ledgers", "topics", "staging")]
     told = capsys.readouterr().out
     assert "2 seeds of ledgers" in told
     assert "2 seeds of topics" in told
     ran.clear()
-    assert cli.main(["--kind", "topics", "--seed", "5"]) == 0
+    assert command.main(["--kind", "topics", "--seed", "5"]) == 0
     assert ran == [("topics", 5)]
     assert "brokers=" in capsys.readouterr().out
 
 
 def test_a_class_of_faults_of_topics_is_none_of_ledgers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--kind", "ledgers", "--without", "broker"]) == 2
+    assert command.main(["--kind", "ledgers", "--without", "broker"]) == 2
     assert "there is no class of faults broker" in capsys.readouterr().err

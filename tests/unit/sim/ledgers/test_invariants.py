@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Versioned
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Fault
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.ledgers.invariants import ALL
 from magnetar.sim.ledgers.options import draw

@@ -12,7 +12,7 @@ from magnetar.errors import (
     MarkDamagedError,
     StorageDamagedError,
 )
-from magnetar.sim.devices.faults import Fault
+from magnetar.sim.devices.device import Fault
 from magnetar.sim.ledgers.durable import EXTENT
 from magnetar.sim.ledgers.invariants.ledgers import has_promised
 from magnetar.sim.ledgers.watch import AddAnswer, BookieWatch, Invariant, LacAnswer, ReadAnswer, Watch
