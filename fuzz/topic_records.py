@@ -11,8 +11,7 @@ import zlib
 
 from fuzz.engine import Target
 from magnetar.errors import MalformedEntryError, MalformedMetadataError, MissingDependencyError
-from magnetar.topic.entry_format.compacted import decode_compacted, encode_compacted
-from magnetar.topic.entry_format.messages import filtered_batch, keys_of
+from magnetar.topic.entry_format.messages import decode_compacted, encode_compacted, filtered_batch, keys_of
 from magnetar.topic.log.managed_ledger import decode_managed_ledger, encode_managed_ledger
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position

@@ -13,9 +13,9 @@ Order:     an OutcomeUnknownError means that the attempt may have been done. Eve
 Invariant: once an outcome was unknown, the error that is raised in the end is that one. A later failure, be it a lost
            race or a store that cannot be reached, does not prove that the change was not done.
 Limits:    a number of attempts with pauses between them.
-Read next: loops whose rules differ, each with its reason: topic/cursor/node.py, broker/resources/documents.py,
-           schemas/storage.py, bookkeeper/ledgers.py, bookkeeper/underreplication.py, staging/sink.py,
-           staging/decision.py
+Read next: loops whose rules differ, each with its reason: topic/cursor/ledger_storage.py,
+           broker/resources/documents.py, schemas/storage.py, bookkeeper/ledgers.py,
+           bookkeeper/underreplication.py, staging/sink.py, staging/decision.py
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ before it.
 Order:     `parse_seek_target` knows no log; what it returns is well-formed. `require_existing` refuses the id or index
            of a message that the log does not have. `find_seek_position` then reads what it must, a few entries.
 Limits:    A message id, an index and a number of messages have a meaning in one log only (`is_of_one_log`).
-Read next: topic/log/log.py (position_at_time, position_at_index), topic/cursor/cursor.py (reset)
+Read next: topic/log/log.py (position_at_time, position_at_index), topic/cursor/cursors.py (reset)
 """
 
 from __future__ import annotations

@@ -32,8 +32,7 @@ from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import AckState
 from magnetar.topic.cursor.codec import decode_node
 from magnetar.topic.cursor.cursors import Cursors
-from magnetar.topic.cursor.ledger import CursorContext
-from magnetar.topic.cursor.ledger_storage import LedgerCursorStorages
+from magnetar.topic.cursor.ledger_storage import CursorContext
 from magnetar.topic.log.managed_ledger import managed_ledger_path
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo
@@ -244,8 +243,7 @@ class CursorWorld:
 
     async def open(self, steps: Steps | None = None) -> Cursors:
         context = self.owner(steps)
-        storages = LedgerCursorStorages(TOPIC, context)
-        return await Cursors.open(TOPIC, self.chain, storages, context.config, on_fenced=self.fenced.append)
+        return await Cursors.open(TOPIC, self.chain, context, on_fenced=self.fenced.append)
 
     async def node(self, encoded_name: str = "sub") -> ManagedCursorInfo:
         found = await self.inner.get(f"{managed_ledger_path(TOPIC)}/{encoded_name}")

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from magnetar.errors import CompactionError, MalformedEntryError
-from magnetar.topic.compaction import compaction
-from magnetar.topic.compaction.compaction import LEDGER_PROPERTY, TopicCompaction
-from magnetar.topic.entry_format.compacted import decode_compacted, encode_compacted
-from magnetar.topic.entry_format.messages import filtered_batch, keys_of, last_batch_index
+from magnetar.topic import compaction
+from magnetar.topic.compaction import LEDGER_PROPERTY, TopicCompaction
+from magnetar.topic.entry_format.messages import (
+    decode_compacted,
+    encode_compacted,
+    filtered_batch,
+    keys_of,
+    last_batch_index,
+)
 from magnetar.topic.log.log import TopicLog
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
@@ -284,7 +289,7 @@ async def test_compaction_that_fails_changes_nothing(monkeypatch: pytest.MonkeyP
         def broken(*_args: object) -> bytes:
             raise MalformedEntryError("planted")
 
-        monkeypatch.setattr("magnetar.topic.compaction.compaction.encode_compacted", broken)
+        monkeypatch.setattr("magnetar.topic.compaction.encode_compacted", broken)
         with pytest.raises(MalformedEntryError):
             await topic.compaction.run(topic.cursor)
         assert await world.ledgers() == ledgers

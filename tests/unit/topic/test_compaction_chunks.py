@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.topic.compaction.choice import CompactionChoice
+from magnetar.topic.compaction import CompactionChoice
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from magnetar.wire.pulsar.frames import with_checksum

@@ -8,8 +8,7 @@ from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorFencedError, MagnetarError
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.topic.cursor.cursors import Cursors
-from magnetar.topic.cursor.ledger import CursorContext
-from magnetar.topic.cursor.ledger_storage import LedgerCursorStorages
+from magnetar.topic.cursor.ledger_storage import CursorContext
 from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import EARLIEST
 from magnetar.topic.seek_targets import find_seek_position, parse_seek_target
@@ -22,9 +21,8 @@ async def open_cursors(world: LogWorld, log: TopicLog, fenced: list[MagnetarErro
     context = CursorContext(
         world.client, world.cluster.store, world.cluster.runtime.entropy, QuorumSizes(1, 1, 1), CursorConfig()
     )
-    storages = LedgerCursorStorages(TOPIC, context)
     on_fenced = (fenced if fenced is not None else []).append
-    return await Cursors.open(TOPIC, log.chain, storages, context.config, on_fenced=on_fenced)
+    return await Cursors.open(TOPIC, log.chain, context, on_fenced=on_fenced)
 
 
 async def test_the_next_owner_finds_what_was_flushed_and_fences_the_last() -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorFencedError, MagnetarError
-from magnetar.topic.cursor.cursor import Cursor
-from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.cursor.cursors import Cursor, Cursors
 from magnetar.topic.position import EARLIEST, Position
 from tests.unit.topic.cursor_world import CursorWorld, Fate, Steps, acked_positions, run_of
 from tests.virtual_time import run

@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorClosedError, CursorFencedError, CursorNotStoredError, SubscriptionFencedError
-from magnetar.topic.cursor.cursor import Cursor
+from magnetar.topic.cursor.cursors import Cursor
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from tests.unit.topic.cursor_world import CursorWorld, Fate, Steps, acked_positions, run_of
 

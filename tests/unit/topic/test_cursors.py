@@ -10,7 +10,7 @@ import pytest
 from magnetar.errors import CursorExistsError, CursorMissingError, MagnetarError, NoSuchLedgerError, WriterFailedError
 from magnetar.topic.cursor.codec import NO_LEDGER
 from magnetar.topic.cursor.cursors import Cursors
-from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage, LedgerCursorStorages
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
 from magnetar.topic.log.managed_ledger import managed_ledger_path
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo
@@ -280,8 +280,5 @@ async def test_a_cursor_that_its_old_owner_moves_while_it_is_opened_is_found_whe
 async def test_a_topic_that_was_just_made_has_no_cursors_and_nobody_is_asked() -> None:
     world = CursorWorld(0)
     context = replace(world.owner(), store=cast("Any", None))
-    storages = LedgerCursorStorages(TOPIC, context)
-    cursors = await Cursors.open(
-        TOPIC, world.chain, storages, context.config, on_fenced=world.fenced.append, is_new=True
-    )
+    cursors = await Cursors.open(TOPIC, world.chain, context, on_fenced=world.fenced.append, is_new=True)
     assert len(cursors) == 0

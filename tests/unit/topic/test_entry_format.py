@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.topic.entry_format.head import read_body
-from magnetar.topic.entry_format.stamping import EntryStamp
+from magnetar.topic.entry_format.head import EntryStamp, read_body
 from magnetar.topic.entry_format.traits import ordering_key_of, traits_of
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position

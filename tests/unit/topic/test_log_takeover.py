@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from magnetar.errors import TopicFencedError
-from magnetar.topic.log.owned_node import OwnedNode
+from magnetar.topic.log.managed_ledger import OwnedNode
 from magnetar.topic.position import LATEST
 from tests.unit.topic.log_world import TOPIC, log_world, read_all, text_of
 

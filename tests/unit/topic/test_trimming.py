@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from magnetar.topic.chain import LedgerSpan
-from magnetar.topic.log.trimming import FOR_EVER, Retention, ledgers_to_drop
+from magnetar.topic.log.log import Retention, ledgers_to_drop
 from magnetar.topic.position import EARLIEST, LATEST, Position
 
+FOR_EVER = -1
 SPANS = [
     LedgerSpan(1, 10, 100, closed_ms=1_000),
     LedgerSpan(2, 10, 100, closed_ms=2_000),

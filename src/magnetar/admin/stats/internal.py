@@ -22,7 +22,7 @@ from magnetar.runtime.slices import Slices
 from magnetar.schemas.proto.schema_storage_pb2 import SchemaLocator
 from magnetar.schemas.storage import schema_path
 from magnetar.topic.chain import LedgerSpan
-from magnetar.topic.cursor.cursor import Cursor
+from magnetar.topic.cursor.cursors import Cursor
 from magnetar.topic.log.managed_ledger import is_offloaded
 from magnetar.topic.position import Position
 

@@ -15,7 +15,7 @@ from magnetar.broker.dispatch.statistics import SubscriptionStatistics
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.runtime.slices import Slices
-from magnetar.topic.cursor.cursor import Cursor
+from magnetar.topic.cursor.cursors import Cursor
 
 _ENTRIES_MAX: Final = 100_000
 _SECONDS_MAX: Final = 50.0

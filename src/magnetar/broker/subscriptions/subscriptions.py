@@ -30,9 +30,8 @@ from magnetar.errors import CursorMissingError, MagnetarError, NotAllowedError, 
 from magnetar.names import TopicName
 from magnetar.runtime.runtime import Entropy
 from magnetar.runtime.uncancelled import UncancelledTasks
-from magnetar.topic.compaction.compaction import COMPACTION_CURSOR
-from magnetar.topic.cursor.cursor import Cursor
-from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.compaction import COMPACTION_CURSOR
+from magnetar.topic.cursor.cursors import Cursor, Cursors
 from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import EARLIEST, LATEST, Position
 

@@ -27,7 +27,7 @@ from magnetar.errors import (
     TopicNotFoundError,
 )
 from magnetar.names import CHANGE_EVENTS, NamespaceName, TopicName
-from magnetar.topic.compaction.compacted_ledger import CompactedLedger
+from magnetar.topic.compaction import CompactedLedger
 from magnetar.topic.entry_format.messages import KeyedMessage, encode_message, keyed_messages
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST

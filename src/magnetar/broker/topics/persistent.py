@@ -35,10 +35,9 @@ from magnetar.errors import CursorMissingError, MagnetarError, NotAllowedError, 
 from magnetar.ledger.client import LedgerClient
 from magnetar.names import TopicName
 from magnetar.quorum.sizes import QuorumSizes
-from magnetar.topic.compaction.compaction import TopicCompaction
+from magnetar.topic.compaction import TopicCompaction
 from magnetar.topic.cursor.cursors import Cursors
-from magnetar.topic.cursor.ledger import CursorContext
-from magnetar.topic.cursor.ledger_storage import LedgerCursorStorages
+from magnetar.topic.cursor.ledger_storage import CursorContext
 from magnetar.topic.entry_format.messages import last_batch_index
 from magnetar.topic.log.context import LogContext
 from magnetar.topic.log.log import TopicLog
@@ -107,12 +106,10 @@ class PersistentTopic(Topic):
         for key, start in unfinished(self.log.properties).items():
             self.log.hold(key, start)
         cursor_context = CursorContext(parts.client, parts.store, parts.entropy, sizes, config.cursor)
-        storages = LedgerCursorStorages(self.name.log_name, cursor_context)
         self.cursors = await Cursors.open(
             self.name.log_name,
             self.log.chain,
-            storages,
-            config.cursor,
+            cursor_context,
             on_fenced=self.on_fenced,
             is_new=self.log.is_new,
         )

@@ -1,6 +1,6 @@
 """Compaction runs of one topic: begun by an operator or by the size of the uncompacted part, one at a time.
 
-Read next: topic/compaction/compaction.py (what a run does)
+Read next: topic/compaction.py (what a run does)
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import logging
 
 from magnetar.errors import CompactionError, MagnetarError
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.compaction.compaction import COMPACTION_CURSOR, CompactionResult, TopicCompaction
-from magnetar.topic.cursor.cursor import Cursor
-from magnetar.topic.cursor.cursors import Cursors
+from magnetar.topic.compaction import COMPACTION_CURSOR, CompactionResult, TopicCompaction
+from magnetar.topic.cursor.cursors import Cursor, Cursors
 from magnetar.topic.position import EARLIEST
 
 log = logging.getLogger(__name__)

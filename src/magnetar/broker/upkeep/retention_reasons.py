@@ -1,7 +1,7 @@
 """Why a message is still retained, and until when: a reason for each thing that keeps its ledger from being deleted.
 
 Messages are deleted with their whole ledger, when it is no longer written, every durable cursor has passed all of it,
-durably, and retention does not need it. topic/log/trimming.py decides; a test compares the two. An older ledger that
+durably, and retention does not need it. topic/log/log.py decides; a test compares the two. An older ledger that
 must stay needs no reason of its own: what keeps it keeps the newer ones, too.
 """
 
@@ -14,7 +14,7 @@ from magnetar.broker.dispatch.blockers import Progress
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.topic import TopicConfig
 from magnetar.topic.chain import LedgerSpan
-from magnetar.topic.cursor.cursor import Cursor
+from magnetar.topic.cursor.cursors import Cursor
 from magnetar.topic.position import Position
 from magnetar.words import counted
 

@@ -56,7 +56,7 @@ from magnetar.storage.journal.replay import _Reader, later_group
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.reads import Reads as StorageReads
 from magnetar.storage.tombstones import Tombstones
-from magnetar.topic.compaction.choice import CompactionChoice
+from magnetar.topic.compaction import CompactionChoice
 from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
 from magnetar.topic.entry_format.messages import last_batch_index
 

@@ -6,7 +6,7 @@ Format:    The last entry of a cursor's ledger is its state: mark-delete positio
            −1, the whole state, with runs. A run is (lower, upper]: the lower end is not part of it, and of the same
            ledger; Pulsar before 2.11 also wrote runs over several ledgers. Unknown fields survive in the node.
 Limits:    What is beyond them is left out, and delivered again after a crash.
-Read next: acks.py, storage.py
+Read next: acks.py, ledger_storage.py
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from urllib.parse import quote_plus, unquote_plus
 from magnetar.config.cursor import CursorConfig
 from magnetar.errors import MalformedMetadataError
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor.acked_entries import AckedEntries
-from magnetar.topic.cursor.acks import AckState, bits_of_words, words_of
+from magnetar.topic.cursor.acks import AckedEntries, AckState, bits_of_words, words_of
 from magnetar.topic.log.managed_ledger import parse_message, unpacked
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import (

@@ -6,7 +6,7 @@ Order:     Callers that come during a write share the next one, which has the st
 Failure:   Waiting callers get the error; the state is stored with the next flush, which comes by itself. That includes
            a state that cannot be encoded. After a fence nothing is stored any more, and `on_fenced` is called, once. At
            the end all waiting callers are answered.
-Read next: cursor.py, storage.py
+Read next: cursors.py, ledger_storage.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from magnetar.config.cursor import CursorConfig
 from magnetar.errors import CursorClosedError, CursorError, CursorFencedError, CursorNotStoredError, MagnetarError
 from magnetar.runtime.uncancelled import ignore_outcome
 from magnetar.topic.cursor.codec import Snapshot
-from magnetar.topic.cursor.storage import CursorStorage
+from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
 from magnetar.topic.position import Position
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class CursorFlusher:
     def __init__(
         self,
         name: str,
-        storage: CursorStorage,
+        storage: LedgerCursorStorage,
         config: CursorConfig,
         take_snapshot: Callable[[], Snapshot],
         version: Callable[[], int],
@@ -216,7 +216,7 @@ class CursorFlusher:
             await self._in_time(self._storage.set_last_active(last_active_ms))
 
     @property
-    def storage(self) -> CursorStorage:
+    def storage(self) -> LedgerCursorStorage:
         return self._storage
 
     # --- ending -------------------------------------------------------------------------------------------------------

@@ -1,14 +1,19 @@
-"""LedgerCursorStorage: cursors as Pulsar stores them, each in a ledger of its own and a node that points to it.
+"""Where cursors are stored, as Pulsar does it: each in a ledger of its own and a node that points to it.
 
-The state is the last entry of the cursor's ledger; or it is in the node, if that names no ledger.
+The state is the last entry of the cursor's ledger, one whole state per entry; or it is in the node, if that names no
+ledger.
 
+Invariant: What is stored never moves back: a storage that another owner uses refuses to store (CursorFencedError). A
+           ledger begins with a first state, so a node never points to one that knows less than the node.
 Order:     A store appends to the ledger. Without a ledger, or when that fails: make a new one that begins with the
            state, point the node to it by compare-and-set, and only then delete the old one. When no ledger can be made,
-           the whole state goes into the node, if it is short enough.
+           the whole state goes into the node, if it is short enough. flusher.py makes one call at a time.
+Format:    {topic's node}/{encoded subscription name} = ManagedCursorInfo. The metadata of a ledger has the words of
+           Pulsar's, so that Pulsar's tools recognise it.
 Failure:   After a crash at any step the node points to the old place, which has the previous state, or to the new one,
            which has this state. A ledger that no node points to may be left; it is harmless. A fenced ledger, or a node
-           that another broker wrote, means that another broker has the topic.
-Read next: storage.py (the interface), node.py, ledger.py, codec.py
+           with another version than the one that a write names, means that another broker has the topic.
+Read next: codec.py, flusher.py, cursors.py
 """
 
 from __future__ import annotations
@@ -16,23 +21,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from magnetar.config.cursor import CursorConfig
 from magnetar.errors import (
+    BadVersionError,
     CursorExistsError,
     CursorFencedError,
     CursorMissingError,
     CursorNotStoredError,
+    EntryAbsentError,
+    EntryDamagedError,
     LedgerFencedError,
     MagnetarError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
     NoNodeError,
+    NoSuchLedgerError,
+    OutcomeUnknownError,
+    SessionExpiredError,
 )
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.writing.writer import LedgerWriter
+from magnetar.metadata.compare_and_set import delete_until_known
+from magnetar.metadata.store import MetadataStore
+from magnetar.quorum.sizes import QuorumSizes
+from magnetar.runtime.backoff import Backoff
+from magnetar.runtime.runtime import Entropy
 from magnetar.topic.cursor.codec import (
     NO_LEDGER,
     Snapshot,
     cursor_properties,
     decode_cursor_name,
-    encode_cursor_name,
+    decode_node,
     node_for_ledger,
     node_with_activity,
     node_with_properties,
@@ -40,13 +63,217 @@ from magnetar.topic.cursor.codec import (
     state_in_entry,
     state_in_node,
 )
-from magnetar.topic.cursor.ledger import CursorContext, CursorLedger, delete_quietly, last_state
-from magnetar.topic.cursor.node import CursorNode
-from magnetar.topic.cursor.storage import CursorStorage, CursorStorages, StoredCursor
 from magnetar.topic.log.managed_ledger import managed_ledger_path
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo, PositionInfo
 
 log = logging.getLogger(__name__)
+
+_NO_NODE: Final = -1
+_NODE_TRIES_MAX: Final = 8  # With the pauses between them, some seconds of a store that cannot be reached.
+
+
+class CursorNode:
+    """Holds the node. `info` is its content, unless a write is unresolved.
+
+    A write whose answer got lost, or whose caller gave up, is looked for before anything else is done here. The loop
+    differs from metadata/compare_and_set.py: the node itself remembers what is unresolved, over several calls, and a
+    look may resolve it. Then the last error is raised, and `is_unresolved` says whether the outcome is known.
+    """
+
+    def __init__(
+        self, path: str, store: MetadataStore, entropy: Entropy, info: ManagedCursorInfo, version: int = _NO_NODE
+    ) -> None:
+        self.path = path
+        self.info = info
+        self._version = version
+        self._store = store
+        self._entropy = entropy
+        self._unresolved: ManagedCursorInfo | None = None
+
+    @classmethod
+    async def read(cls, path: str, store: MetadataStore, entropy: Entropy) -> CursorNode | None:
+        node = await store.get(path)
+        return None if node is None else cls(path, store, entropy, decode_node(node.value), node.version)
+
+    async def write(self, info: ManagedCursorInfo) -> None:
+        """Writes the node. After any error but CursorFencedError it is unwritten, unless `is_unresolved`."""
+        backoff = Backoff(self._entropy.random)
+        for tries_left in reversed(range(_NODE_TRIES_MAX)):
+            try:
+                await self.resolve()
+                if self._version != _NO_NODE and self.info == info:
+                    return  # It was done, or there is nothing to do.
+                self._unresolved = info
+                self._version = await self._write_once(info.SerializeToString())
+                self.info, self._unresolved = info, None
+                return
+            except (OutcomeUnknownError, MetadataUnavailableError, SessionExpiredError) as error:
+                failure = error
+            if not tries_left:
+                raise failure
+            log.info("the write of a cursor's node is tried again", extra={"path": self.path, "why": str(failure)})
+            await asyncio.sleep(backoff.next_s())
+
+    @property
+    def is_unresolved(self) -> bool:
+        return self._unresolved is not None
+
+    async def resolve(self) -> None:
+        """Finds out about a write whose outcome is unknown."""
+        wanted = self._unresolved
+        if wanted is None:
+            return
+        await self._store.sync()  # Otherwise the read might return a state from before the write.
+        node = await self._store.get(self.path)
+        version = _NO_NODE if node is None else node.version
+        if version == self._version + 1 and node is not None and decode_node(node.value) == wanted:
+            self._version, self.info = version, wanted
+        elif version != self._version:
+            raise self._fenced()
+        self._unresolved = None
+
+    async def _write_once(self, value: bytes) -> int:
+        try:
+            if self._version != _NO_NODE:
+                return await self._store.put(self.path, value, self._version)
+            await self._store.create(self.path, value, make_parents=True)
+        except MetadataError as error:
+            if not error.outcome_unknown:
+                self._unresolved = None
+            if isinstance(error, (BadVersionError, NodeExistsError, NoNodeError)):
+                raise self._fenced() from error
+            raise
+        return 0
+
+    async def delete(self) -> None:
+        """Deletes the node; a missing node is no error."""
+        await self.resolve()
+        try:
+            await delete_until_known(self._store, self.path, self._version, _NODE_TRIES_MAX)
+        except BadVersionError as error:
+            raise self._fenced() from error
+
+    async def is_outdated(self) -> bool:
+        """Whether another client has written the node since."""
+        await self._store.sync()
+        node = await self._store.get(self.path)
+        return node is None or node.version != self._version
+
+    async def may_name(self, ledger_id: int) -> bool:
+        """Whether the node as it is now names this ledger; True if that cannot be found out."""
+        if self.is_unresolved:
+            return True
+        try:
+            await self._store.sync()
+            node = await self._store.get(self.path)
+            return node is not None and decode_node(node.value).cursors_ledger_id == ledger_id
+        except MetadataError:
+            return True
+
+    def _fenced(self) -> CursorFencedError:
+        return CursorFencedError(f"another broker changed {self.path}: it owns the topic now")
+
+
+@dataclass(frozen=True, slots=True)
+class CursorContext:
+    """Is shared by the cursors of a topic; they own none of it."""
+
+    client: LedgerClient
+    store: MetadataStore
+    entropy: Entropy
+    sizes: QuorumSizes
+    """The same quorums as the topic's own ledgers."""
+    config: CursorConfig
+
+
+class CursorLedger:
+    """The ledger that a cursor's states are appended to. Is made by `create`; ended by `close`, or by `release` without
+    closing it."""
+
+    def __init__(self, writer: LedgerWriter, config: CursorConfig) -> None:
+        """Is called by `create` only."""
+        self._writer = writer
+        self._entries_max = config.ledger_entries_max
+        self._loop = asyncio.get_running_loop()
+        self._due_at = self._loop.time() + config.ledger_minutes_max * 60
+        self._not_before = 0.0
+
+    @classmethod
+    async def create(cls, topic: str, cursor: str, state: bytes, context: CursorContext) -> CursorLedger:
+        """Makes a ledger. `cursor` is its encoded name. If it raises, no ledger is left, or one that no node names."""
+        sizes = context.sizes
+        writer = await context.client.create(
+            ensemble_size=sizes.ensemble,
+            write_quorum=sizes.write,
+            ack_quorum=sizes.ack,
+            custom_metadata={
+                "application": b"pulsar",
+                "component": b"managed-ledger",
+                "pulsar/managed-ledger": topic.encode(),
+                "pulsar/cursor": cursor.encode(),
+            },
+        )
+        try:
+            await writer.add(state)
+        except BaseException:
+            await writer.release()
+            await delete_quietly(writer.ledger_id, context.client)
+            raise
+        return cls(writer, context.config)
+
+    @property
+    def ledger_id(self) -> int:
+        return self._writer.ledger_id
+
+    @property
+    def last_entry(self) -> int:
+        return self._writer.last_confirmed
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it should be replaced, because it is long or old."""
+        now = self._loop.time()
+        return (self.last_entry + 1 >= self._entries_max or now >= self._due_at) and now >= self._not_before
+
+    def postpone(self, seconds: float) -> None:
+        """Delays the replacement, after one that failed."""
+        self._not_before = self._loop.time() + seconds
+
+    async def append(self, state: bytes) -> None:
+        await self._writer.add(state)
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    async def release(self) -> None:
+        await self._writer.release()
+
+
+async def last_state(ledger_id: int, client: LedgerClient) -> bytes | None:
+    """Takes the ledger from its writer. Returns None if it is lost or empty; raises if it may come back."""
+    try:
+        reader = await client.open(ledger_id)
+        last = reader.last_confirmed
+        if last < 0:
+            log.warning("a cursor's ledger is empty", extra={"ledger_id": ledger_id})
+            return None
+        return bytes((await reader.read(last, last))[0].payload)
+    except (NoSuchLedgerError, EntryAbsentError, EntryDamagedError) as error:
+        log.error("a cursor's ledger is lost", extra={"ledger_id": ledger_id, "why": str(error)})
+        return None
+
+
+async def delete_quietly(ledger_id: int, client: LedgerClient) -> bool:
+    """Returns whether the ledger is deleted."""
+    try:
+        await client.delete(ledger_id)
+    except NoSuchLedgerError:
+        return True
+    except MagnetarError as error:
+        log.warning("a cursor's old ledger was not deleted", extra={"ledger_id": ledger_id, "why": str(error)})
+        return False
+    return True
+
 
 _LEDGER_RETRY_S: Final = 10.0
 """No other try is made for this long after a ledger could not be made or deleted, as each try is slow."""
@@ -56,32 +283,16 @@ _UNUSED_MAX: Final = 16
 """Old ledgers whose deletion is tried again; beyond that, the oldest are left."""
 
 
-class LedgerCursorStorages(CursorStorages):
-    """Finds and makes the storages of one topic."""
-
-    def __init__(self, topic: str, context: CursorContext) -> None:
-        """`topic` is the managed ledger's name, as in `TopicLog.open`."""
-        self._topic = topic
-        self._context = context
-
-    async def keys(self) -> Sequence[str]:
-        """Returns the encoded names."""
-        try:
-            return await self._context.store.children(managed_ledger_path(self._topic))
-        except NoNodeError:
-            return []
-
-    async def open(self, key: str) -> StoredCursor:
-        storage, state = await LedgerCursorStorage.open(self._topic, key, self._context)
-        return StoredCursor(decode_cursor_name(key), state, storage)
-
-    async def create(self, name: str, snapshot: Snapshot, properties: Mapping[str, str]) -> CursorStorage:
-        encoded_name = encode_cursor_name(name)
-        return await LedgerCursorStorage.create(self._topic, encoded_name, snapshot, properties, self._context)
+async def stored_cursors(topic: str, context: CursorContext) -> Sequence[str]:
+    """Returns the encoded names. `topic` is the managed ledger's name, as in `TopicLog.open`."""
+    try:
+        return await context.store.children(managed_ledger_path(topic))
+    except NoNodeError:
+        return []
 
 
-class LedgerCursorStorage(CursorStorage):
-    """Is made by `create` or `open`; ended by `close`, `delete`, or `abandon`."""
+class LedgerCursorStorage:
+    """Stores one cursor. Is made by `create` or `open`; ended by `close`, `delete`, or `abandon`."""
 
     def __init__(self, topic: str, encoded_name: str, node: CursorNode, context: CursorContext) -> None:
         """Is called by `create` and `open` only."""
@@ -136,23 +347,28 @@ class LedgerCursorStorage(CursorStorage):
 
     @property
     def properties(self) -> dict[str, str]:
+        """The subscription's properties, as they are stored."""
         return cursor_properties(self._node.info)
 
     @property
     def last_active_ms(self) -> int:
+        """When the subscription was last used, as far as that is stored; 0 if unknown."""
         return self._node.info.last_active
 
     @property
     def ledger_id(self) -> int:
+        """The ledger that has the state, or -1."""
         return self._node.info.cursors_ledger_id
 
     @property
     def ledger_last_entry(self) -> int:
+        """The last entry that this owner wrote to that ledger, or -1."""
         return -1 if self._ledger is None else self._ledger.last_entry
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
     async def store(self, snapshot: Snapshot) -> None:
+        """Is durable when it returns. CursorFencedError; after any other error the state may or may not be stored."""
         await self._resolve()
         state = snapshot.info.SerializeToString()
         if self._ledger is None or not await self._append(self._ledger, state):
@@ -243,6 +459,7 @@ class LedgerCursorStorage(CursorStorage):
 
     @property
     def needs_cleanup(self) -> bool:
+        """Whether `clean_up` has something to do now."""
         return self._loop.time() >= self._no_deletion_before and bool(self._unused_ledgers())
 
     def _unused_ledgers(self) -> list[int]:
@@ -251,7 +468,7 @@ class LedgerCursorStorage(CursorStorage):
         return [ledger for ledger in self._ledgers_made if ledger != self.ledger_id]
 
     async def clean_up(self) -> None:
-        """Deletes ledgers that the node does not name any more."""
+        """Deletes ledgers that the node does not name any more. What cannot be deleted now is tried again later."""
         for ledger_id in self._unused_ledgers():
             if await delete_quietly(ledger_id, self._context.client):
                 self._ledgers_made.remove(ledger_id)
@@ -270,7 +487,8 @@ class LedgerCursorStorage(CursorStorage):
         await self._node.write(node_with_activity(self._node.info, last_active_ms))
 
     async def close(self, snapshot: Snapshot, *, is_stored: bool) -> None:
-        """Writes a short state into the node and deletes the ledger; otherwise the ledger stays, and is closed."""
+        """Ends the storage, also if it raises. Writes a short state into the node and deletes the ledger; otherwise the
+        ledger stays, and is closed. `is_stored`: the state is stored already."""
         try:
             await self._resolve()
             if is_stored and self._ledger is None:
@@ -305,14 +523,17 @@ class LedgerCursorStorage(CursorStorage):
         return await self._append(self._ledger, snapshot.info.SerializeToString())
 
     async def delete(self) -> None:
+        """Ends the cursor's existence; its ledgers may still exist when it returns."""
         await self._node.delete()
 
     async def delete_data(self) -> None:
+        """Deletes what `delete` has left. Ledgers that cannot be deleted are logged and left."""
         await self.abandon()
         for ledger_id in self._ledgers_made:
             await delete_quietly(ledger_id, self._context.client)
 
     async def abandon(self) -> None:
+        """Ends the storage without storing anything: another broker has the cursor, or it is deleted."""
         await self._leave_ledger()
 
 

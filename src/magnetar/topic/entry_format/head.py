@@ -1,8 +1,9 @@
-"""EntryHead: what an entry's header contains, without the payload.
+"""EntryHead: what an entry's header contains, without the payload; and EntryStamp, which writes the broker's part.
 
 Everything that counts messages (the index, permits, backlogs, rates, statistics) uses `messages`. A name or key that is
 not UTF-8 is kept as bytes, as protobuf does, where two such values must stay different.
 
+Order:     Indexes only grow.
 Failure:   Reading a damaged header raises MalformedEntryError. The broker's own header can be read anyway
            (`broker_header_of`).
 Read next: wire/pulsar/entry.py, for the form
@@ -19,9 +20,10 @@ from google.protobuf.message import DecodeError
 from magnetar.errors import MalformedEntryError
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.pulsar.entry import EntryHead as PulsarHead
-from magnetar.wire.pulsar.entry import body_offset_of, parse_body_as, parse_entry_as
+from magnetar.wire.pulsar.entry import body_offset_of, broker_entry_header, parse_body_as, parse_entry_as
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata
 from magnetar.wire.pulsar.text import text_of
+from magnetar.wire.pulsar.varints import LAST_DIGITS, LOWER_DIGITS, varint
 
 Text = str | bytes
 """Bytes if it is not UTF-8."""
@@ -157,3 +159,43 @@ def broker_header_of(data: Buffer) -> tuple[int | None, int | None]:
         raise MalformedEntryError(f"broker entry metadata that is not protobuf: {error}") from None
     index = header.index if header.HasField("index") else None
     return index, header.broker_timestamp if header.HasField("broker_timestamp") else None
+
+
+_LOWER_BITS: Final = 14
+_LOWER_MASK: Final = 2**_LOWER_BITS - 1
+_TWO_BYTES_MIN: Final = 2**7
+
+
+class EntryStamp:
+    """Writes the broker's header before each entry that is appended, with the index of its last message and the time.
+
+    The header is joined with what the producer sent; that is the only copy of the entry. The header is made once per
+    millisecond, but for the lower 14 bits of the index, which are looked up. The first 128 messages of a topic, whose
+    index is one byte, have one made each time.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._made_ms = -1
+        self._upper = -1
+        """The index in the current header, without the lower bits."""
+        self._before = b""
+        self._digits = LAST_DIGITS
+        """The encodings of the lower bits, two bytes each, as far as they were used."""
+        self._after = b""
+
+    def on(self, index_of_last: int, body: Buffer) -> bytes:
+        """Returns the entry as it is stored. `body` is what the producer sent."""
+        now_ms = self._wall_ms()
+        upper = index_of_last >> _LOWER_BITS
+        if now_ms != self._made_ms or upper != self._upper:
+            if index_of_last < _TWO_BYTES_MIN:
+                return b"".join((broker_entry_header(index_of_last, now_ms), body))
+            self._make(upper, now_ms)
+        return b"".join((self._before, self._digits[index_of_last & _LOWER_MASK], self._after, body))
+
+    def _make(self, upper: int, now_ms: int) -> None:
+        self._upper, self._made_ms = upper, now_ms
+        self._digits, self._after = (LOWER_DIGITS, varint(upper)) if upper else (LAST_DIGITS, b"")
+        header = broker_entry_header(max(_TWO_BYTES_MIN, upper << _LOWER_BITS), now_ms)
+        self._before = header[: -2 - len(self._after)]

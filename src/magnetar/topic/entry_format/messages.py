@@ -6,20 +6,29 @@ payload deletes the key. An encrypted batch is one message with its own key, if 
 
 A key that is not UTF-8 is its bytes. Apache's compaction confuses two such keys if they look the same with replacement
 characters, and loses a message then.
-Read next: head.py; topic/compaction/choice.py
+
+Format:    An entry of a compacted ledger is id_size i32 | MessageIdData | size i32 | the entry as it was in the topic.
+           The id is its position there, so positions of a compacted topic are those of the topic.
+Read next: head.py; topic/compaction.py
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
+from magnetar.errors import MalformedEntryError
 from magnetar.topic.entry_format.head import Text
 from magnetar.topic.log_entry import LogEntry
+from magnetar.topic.position import Position
+from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.compression import compress, decompress
 from magnetar.wire.pulsar.batch import BatchedMessage, encode_batched_message, messages_of_batch
 from magnetar.wire.pulsar.frames import with_checksum
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.pulsar.text import text_of
 
 NO_BATCH: Final = -1
@@ -161,3 +170,38 @@ def filtered_batch(entry: LogEntry, is_kept: Callable[[int, Text | None], bool])
     metadata.uncompressed_size = len(payload)
     body = with_checksum(metadata.SerializeToString(), compress(metadata.compression, payload))
     return bytes(memoryview(entry.data)[: head.body_offset]) + body
+
+
+_SIZE = struct.Struct(">i")
+
+
+def encode_compacted(position: Position, data: Buffer) -> bytes:
+    head = encode_message_id(position)
+    return b"".join((_SIZE.pack(len(head)), head, _SIZE.pack(len(data)), data))
+
+
+def decode_compacted(stored: Buffer) -> LogEntry:
+    view = memoryview(stored)
+    head, offset = _sized(view, 0)
+    data, _ = _sized(view, offset)
+    try:
+        position = MessageIdData.FromString(head)  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise MalformedEntryError(f"an entry of a compacted ledger has no readable position: {error}") from None
+    if not position.IsInitialized():
+        raise MalformedEntryError("an entry of a compacted ledger has no position: no ledger or no entry")
+    return LogEntry(Position(position.ledgerId, position.entryId), data)
+
+
+def encode_message_id(position: Position) -> bytes:
+    return MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id).SerializeToString()
+
+
+def _sized(view: memoryview, offset: int) -> tuple[memoryview, int]:
+    start = offset + _SIZE.size
+    if start > len(view):
+        raise MalformedEntryError(f"an entry of a compacted ledger ends at byte {len(view)}")
+    end = start + int(_SIZE.unpack_from(view, offset)[0])
+    if not start <= end <= len(view):
+        raise MalformedEntryError(f"an entry of a compacted ledger of {len(view)} bytes has a part up to byte {end}")
+    return view[start:end], end

@@ -21,8 +21,7 @@ from typing import Final
 from magnetar.errors import MalformedEntryError
 from magnetar.topic.chain import LedgerChain, LedgerSpan
 from magnetar.topic.entry_format.head import broker_header_of
-from magnetar.topic.log.managed_ledger import INDEX_PROPERTY
-from magnetar.topic.log.owned_node import OwnedNode
+from magnetar.topic.log.managed_ledger import INDEX_PROPERTY, OwnedNode
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
 

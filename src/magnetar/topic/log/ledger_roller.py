@@ -12,7 +12,7 @@ Failure:   A ledger that failed is replaced, and what it did not confirm is writ
            is when another owner is met, at a ledger or at the node. Everything that was not confirmed fails then, and
            its outcome is unknown: the new owner may have found it.
 Limits:    A ledger without entries is left out of the node, and deleted.
-Read next: log_writer.py, owned_node.py
+Read next: log_writer.py, managed_ledger.py
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from magnetar.runtime.backoff import Backoff
 from magnetar.topic.chain import LedgerSpan
 from magnetar.topic.log.context import LogContext, LogListener
 from magnetar.topic.log.log_writer import LogWriter
-from magnetar.topic.log.owned_node import OwnedNode, taken_over
+from magnetar.topic.log.managed_ledger import OwnedNode, taken_over
 from magnetar.topic.position import Position
 
 log = logging.getLogger(__name__)

@@ -5,19 +5,20 @@
     entries = log.read_nowait(position, 100, 2**20) or await log.read(position, 100, 2**20)
 
 log_writer.py appends, and reports what the bookies have confirmed. ledger_roller.py begins a new ledger when the open
-one is full, old, or failed; owned_node.py names all of them, durably. The caller of `append` notices only a short wait.
-A topic that receives no messages is rolled and trimmed when its owner asks (`roll_if_due`, `trim`).
+one is full, old, or failed; managed_ledger.py names all of them, durably. The caller of `append` notices only a short
+wait. A topic that receives no messages is rolled and trimmed when its owner asks (`roll_if_due`, `trim`).
 
 Invariant: What `on_appended` reported is on Qa bookies, in this order, with indexes that have no gap; the next owner of
            the topic finds it. Once another owner has opened the log, nothing more is acknowledged here.
 Failure:   When another owner is met, or no ledger can be made, the log ends: `on_fenced` is called, and everything is
            refused.
-Read next: log_writer.py, ledger_roller.py; tail_cache.py, reads.py; trimming.py; index.py; docs/topics.md
+Read next: log_writer.py, ledger_roller.py; tail_cache.py, reads.py; index.py; docs/topics.md
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from magnetar.config.topic import TopicConfig
@@ -27,12 +28,47 @@ from magnetar.topic.log.context import LogContext, LogListener
 from magnetar.topic.log.index import LogIndex, first_position_where, time_of
 from magnetar.topic.log.ledger_roller import LedgerRoller, delete_ledgers
 from magnetar.topic.log.log_writer import LogWriter
-from magnetar.topic.log.owned_node import OwnedNode
+from magnetar.topic.log.managed_ledger import OwnedNode
 from magnetar.topic.log.reads import LogReads
-from magnetar.topic.log.trimming import Retention, ledgers_to_drop
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.frames import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept although all cursors have passed it; −1 is forever, 0 is not at all."""
+
+    time_ms: int = 0
+    size_bytes: int = 0
+
+
+def ledgers_to_drop(
+    spans: Sequence[LedgerSpan], consumed: Position, retention: Retention, now_ms: int
+) -> list[LedgerSpan]:
+    """Takes closed spans and, last, the one that is written. `consumed` is the slowest durable cursor's mark-delete.
+
+    As in Pulsar, whole ledgers are dropped, from the oldest on; never the one that is written, nor one that a durable
+    cursor still needs. A ledger that all cursors have passed is retained while it is younger than `time_ms` and what
+    remains without it is smaller than `size_bytes`. If either is exceeded, it is dropped: with both 0, ledgers are
+    dropped as soon as they are read.
+    """
+    remaining = sum(span.size_bytes for span in spans)
+    dropped: list[LedgerSpan] = []
+    for span in spans[:-1]:
+        if not _is_consumed(span, consumed):
+            break
+        remaining -= span.size_bytes
+        expired = retention.time_ms >= 0 and now_ms - span.closed_ms > retention.time_ms
+        too_much = retention.size_bytes >= 0 and remaining >= retention.size_bytes
+        if not (expired or too_much):
+            break
+        dropped.append(span)
+    return dropped
+
+
+def _is_consumed(span: LedgerSpan, consumed: Position) -> bool:
+    return consumed >= (span.ledger_id, span.entries - 1)
 
 
 class TopicLog:
@@ -211,7 +247,7 @@ class TopicLog:
             self._held[key] = after
 
     async def trim(self, consumed: Position, *, retention_ms: int = 0, retention_bytes: int = 0) -> list[LedgerSpan]:
-        """Drops ledgers that all cursors have passed and that are not retained (trimming.py); returns them.
+        """Drops ledgers that all cursors have passed and that are not retained (`ledgers_to_drop`); returns them.
 
         `consumed` is the mark-delete of the slowest durable cursor, LATEST without one.
         """

@@ -21,9 +21,9 @@ from magnetar.config.topic import TopicConfig
 from magnetar.errors import EntryTooLargeError, LedgerClosedError, LogBusyError, MagnetarError
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.runtime.runtime import Entropy
-from magnetar.topic.entry_format.stamping import EntryStamp
+from magnetar.topic.entry_format.head import EntryStamp
 from magnetar.topic.log.context import LogListener
-from magnetar.topic.log.owned_node import OwnedNode
+from magnetar.topic.log.managed_ledger import OwnedNode
 from magnetar.topic.log.tail_cache import TopicTail
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position

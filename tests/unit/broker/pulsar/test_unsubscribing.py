@@ -9,8 +9,7 @@ import pytest
 
 from magnetar.errors import MetadataUnavailableError, SubscriptionFencedError
 from magnetar.testing.waiting import until
-from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
-from magnetar.topic.cursor.node import CursorNode
+from magnetar.topic.cursor.ledger_storage import CursorNode, LedgerCursorStorage
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker
 
