@@ -1,4 +1,7 @@
-"""`python -m interop [part]`: runs the checks of one part, or of all; the last line is `N passed, M failed`."""
+"""`python -m interop [part]`: runs the checks of one part, or of all; the last line is `N passed, M failed`.
+
+One part runs in this process. Of all parts each is a process, and some run beside each other (beside.py).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from interop.beside import run_beside
 from interop.jars import BOOKKEEPER, PULSAR, PULSAR_ADMIN, Jars, class_folder
 from magnetar.errors import MagnetarError
 
@@ -21,6 +25,7 @@ PARTS: dict[str, tuple[Jars, ...]] = {
     "spark": (),
 }
 """Each part is a folder of tests, and needs these of Apache's classes."""
+_LONGEST = ("spark",)
 _HERE = Path(__file__).resolve().parent
 
 
@@ -35,19 +40,21 @@ def main() -> int:
         if arguments.part != "differential":
             parser.error("--minutes and --seed belong to the differential part: python -m interop differential ...")
         return importlib.import_module("interop.differential.__main__").main(_hunt(arguments))
-    return run([arguments.part] if arguments.part else list(PARTS), arguments.check)
+    if arguments.part:
+        return run(arguments.part, arguments.check)
+    command = [sys.executable, "-m", "interop", f"--check={arguments.check}"]
+    return run_beside({part: [*command, part] for part in PARTS}, first=_LONGEST)
 
 
-def run(parts: list[str], words: str) -> int:
+def run(part: str, words: str) -> int:
     """Returns the exit code. What has to be downloaded is downloaded first: it takes minutes, and says so."""
     try:
-        for jars in dict.fromkeys(jars for part in parts for jars in PARTS[part]):
+        for jars in PARTS[part]:
             class_folder(jars)
     except MagnetarError as error:
         print(f"interop: nothing can be checked: {error}", file=sys.stderr)
         return 1
-    folders = [str(_HERE / part) for part in parts]
-    return int(pytest.main([*folders, f"--check={words}"]))
+    return int(pytest.main([str(_HERE / part), f"--check={words}"]))
 
 
 def _hunt(arguments: argparse.Namespace) -> list[str]:

@@ -17,6 +17,8 @@ from magnetar.errors import ProcessFailedError
 from magnetar.runtime.java import find_java
 from magnetar.testing.processes.child import Child
 
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
+"""For a program that runs for a minute or two: to compile well would take longer than its work."""
 _ANSWER_TIMEOUT_S = 60
 _OPENS = ("java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.io", "java.base/java.util.zip")
 _LOGGING = """status = off
@@ -63,7 +65,7 @@ class JavaProgram:
         main_class: str,
         directory: Path,
         *,
-        jvm: Sequence[str] = ("-Xmx256m", "-XX:TieredStopAtLevel=1"),
+        jvm: Sequence[str] = ("-Xmx256m", QUICK_JVM),
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
         jars: Jars = BOOKKEEPER,
     ) -> None:

@@ -27,6 +27,7 @@ from interop.differential.pair import Difference, run_program
 from interop.differential.program import Program
 from interop.differential.shrink import shrink
 from interop.differential.side import MESSAGE_BYTES_MAX, OPERATION_TIMEOUT_S, Admin, NotPreparedError, Side
+from interop.java_program import QUICK_JVM
 from interop.pulsar.apache import ApacheStandalone
 from interop.pulsar.servers import MagnetarStandalone, Standalone
 
@@ -139,7 +140,7 @@ def _connected(server: Standalone) -> _Connected:
 @contextmanager
 def open_servers(directory: Path) -> Iterator[Servers]:
     with (
-        ApacheStandalone(directory / "apache", _APACHE, jvm=("-XX:TieredStopAtLevel=1",)) as apache,
+        ApacheStandalone(directory / "apache", _APACHE, jvm=(QUICK_JVM,)) as apache,
         MagnetarStandalone(directory / "magnetar", *_MAGNETAR) as magnetar,
     ):
         magnetar.wait_ready()

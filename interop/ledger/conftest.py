@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from interop.apache import apache_bookie, shell
+from interop.apache import quick_apache_bookie, shell
 from interop.bookie.client import E3_QW2_QA2, E3_QW3_QA2, ApacheClient, Protocol, Quorum, wait_until
 from interop.bookies import READY_TIMEOUT_S, Bookie, BookieCluster, MakeBookie
 from interop.java_program import JavaProgram
@@ -33,11 +33,11 @@ _ANSWER_TIMEOUT_S = 110  # Just below a check's.
 def mixed_bookie(directory: Path, zookeeper: str) -> Bookie:
     """Of Apache's make and of ours in turn, by the number at the end of the directory's name."""
     number = int(directory.name.rpartition("-")[2])
-    return (magnetar_bookie if number % 2 else apache_bookie)(directory, zookeeper)
+    return (magnetar_bookie if number % 2 else quick_apache_bookie)(directory, zookeeper)
 
 
 CLUSTERS: dict[str, MakeBookie] = {
-    "apache": apache_bookie,
+    "apache": quick_apache_bookie,
     "mixed": mixed_bookie,
 }
 

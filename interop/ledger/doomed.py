@@ -13,7 +13,7 @@ from pathlib import Path
 from interop.apache import write_logging
 from interop.bookie.client import ENTRY_BYTES, PASSWORD, Quorum, wait_until
 from interop.bookies import ROOT
-from interop.java_program import java_command
+from interop.java_program import QUICK_JVM, java_command
 from magnetar.testing.processes.child import Child
 
 IN_FLIGHT = 100
@@ -60,7 +60,7 @@ def our_command(zookeeper: str, quorums: Sequence[Quorum]) -> list[str | Path]:
 def apache_command(zookeeper: str, quorums: Sequence[Quorum], directory: Path) -> list[str | Path]:
     directory.mkdir(parents=True, exist_ok=True)
     words = [zookeeper, ROOT, PASSWORD, str(ENTRY_BYTES), str(IN_FLIGHT), *map(_sizes, quorums)]
-    jvm = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
+    jvm = ("-Xmx256m", QUICK_JVM)
     return java_command("DoomedWriter", *words, jvm=jvm, logging=write_logging(directory, "warn"), with_ours=True)
 
 

@@ -16,14 +16,20 @@ from typing import Any
 import pytest
 
 from interop.jars import PULSAR, PULSAR_ADMIN
-from interop.java_program import JavaProgram
+from interop.java_program import QUICK_JVM, JavaProgram
 from interop.pulsar.apache import ApacheStandalone
 from interop.pulsar.servers import MagnetarStandalone, Standalone
 from magnetar.errors import ProcessFailedError
 
-MAKES: dict[str, Callable[[Path], Standalone]] = {"apache": ApacheStandalone, "magnetar": MagnetarStandalone}
 _ANSWER_TIMEOUT_S = 100  # Just below a check's.
-_CLIENT_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
+_CLIENT_JVM = ("-Xmx512m", QUICK_JVM)
+
+
+def quick_apache_standalone(directory: Path) -> Standalone:
+    return ApacheStandalone(directory, jvm=(QUICK_JVM,))
+
+
+MAKES: dict[str, Callable[[Path], Standalone]] = {"apache": quick_apache_standalone, "magnetar": MagnetarStandalone}
 
 
 @dataclass(slots=True)

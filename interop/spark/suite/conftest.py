@@ -37,8 +37,10 @@ SETTINGS = {
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.stopTimeout": "20s",
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""Checkpoints straight to the disk: Spark's default costs a tenth of a second and more for each batch."""
+"""Checkpoints straight to the disk: Spark's default costs a tenth of a second and more for each batch. Every query of
+the suite is small: to compile well would take longer than the work."""
 
 
 @pytest.fixture(scope="session")
