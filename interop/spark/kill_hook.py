@@ -97,18 +97,18 @@ def _is_first(word: Path) -> bool:
 
 
 def _stop_plans(point: KillPoint) -> None:
-    from magnetar.spark.reading.stream_base import StreamReaderBase
+    from magnetar.spark.reading.readers import StreamReader
 
-    plan = StreamReaderBase.partitions
+    plan = StreamReader.partitions
     planned: list[dict[str, Any]] = []
 
-    def plan_with_hook(self: StreamReaderBase, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def plan_with_hook(self: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end not in planned:  # Spark may ask for one batch twice.
             planned.append(end)
         point("before-plan", len(planned) - 1)
         return plan(self, start, end)
 
-    StreamReaderBase.partitions = plan_with_hook  # type: ignore[method-assign]
+    StreamReader.partitions = plan_with_hook  # type: ignore[method-assign]
 
 
 def _stop_copies(point: KillPoint) -> None:

@@ -44,9 +44,7 @@ def test_a_stream_begins_with_what_is_to_come_unless_told_otherwise(world: World
     assert len(table(world, "from_15")) == 5
 
 
-@pytest.mark.parametrize("shape", ["magnetar", "magnetar_before_42"])
-def test_a_first_batch_that_failed_begins_again_where_it_began(world: World, shape: str) -> None:
-    world.spark.dataSource.register(before_42())
+def test_a_first_batch_that_failed_begins_again_where_it_began(world: World) -> None:
     topic, checkpoint = world.new_topic(), str(world.directory / "checkpoint")
     values = world.fill(topic, 50)
     batches: dict[int, list[bytes]] = {}
@@ -58,40 +56,17 @@ def test_a_first_batch_that_failed_begins_again_where_it_began(world: World, sha
         batches[batch_id] = sorted(bytes(row.value) for row in batch.collect())
 
     def run(work: Callable[[Any, int], None]) -> Any:
-        frame = world.spark.readStream.format(shape).options(**world.where, topic=topic, startingOffsets="-10").load()
+        frame = world.read_stream(topic=topic, startingOffsets="-10")
         writer = frame.writeStream.foreachBatch(work).trigger(availableNow=True)
         return ended(writer.option("checkpointLocation", checkpoint).start())
 
     with pytest.raises(Exception, match="planned, with 10 rows"):
         patiently(lambda: run(fail))
     values += world.fill(topic, 30, 50)
-    for _ in range(2):  # With the older reader, a query that ends by itself ends with the batch that is done again.
+    for _ in range(2):
         patiently(lambda: run(keep))
     assert batches[0] == values[40:50]
     assert [value for batch in batches.values() for value in batch] == values[40:]
-
-
-def before_42() -> type[Any]:
-    """The source with the reader of older releases, which this one calls as they do. Made here, so that workers, which
-    do not know this module, are sent it whole."""
-    from magnetar.spark.source import MagnetarSource
-
-    class Before42(MagnetarSource):
-        @classmethod
-        def name(cls) -> str:
-            return "magnetar_before_42"
-
-        def streamReader(self, schema: Any) -> Any:  # noqa: N802 - Spark's name
-            from pyspark.sql.pandas.types import to_arrow_schema
-
-            from magnetar.spark.reading.make_reader import chosen_columns
-            from magnetar.spark.reading.options import parse_read_options
-            from magnetar.spark.reading.stream_reader_before_42 import StreamReaderBefore42
-
-            options = parse_read_options(self.options)
-            return StreamReaderBefore42(options, chosen_columns(options, to_arrow_schema(schema, timezone="UTC")))
-
-    return Before42
 
 
 def test_a_limit_makes_several_batches_of_whole_entries(world: World) -> None:

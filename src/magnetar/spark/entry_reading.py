@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.errors import (
     BookieUnavailableError,
@@ -36,8 +36,10 @@ from magnetar.ledger.metadata.keys import ledger_keys
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.metadata.bookkeeper.ledger_codec import decode
 from magnetar.metadata.bookkeeper.ledger_metadata import Versioned
-from magnetar.spark.cluster_values import SegmentLedger
 from magnetar.wire.bookkeeper.frames import Buffer
+
+if TYPE_CHECKING:
+    from magnetar.spark.cluster import SegmentLedger
 
 PIECE_BYTES: Final = 2 * 2**20
 PIECES_AHEAD: Final = 4

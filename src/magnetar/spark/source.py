@@ -30,18 +30,18 @@ class MagnetarSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        from magnetar.spark.reading.make_reader import all_columns
         from magnetar.spark.reading.options import parse_read_options
+        from magnetar.spark.reading.readers import all_columns
 
         return all_columns(parse_read_options(self.options)).ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from magnetar.spark.reading.make_reader import make_reader
+        from magnetar.spark.reading.readers import make_reader
 
         return make_reader(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from magnetar.spark.reading.make_reader import make_stream_reader
+        from magnetar.spark.reading.readers import make_stream_reader
 
         return make_stream_reader(schema, self.options)
 

@@ -27,7 +27,7 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_codec import encode
 from magnetar.spark import entry_reading
-from magnetar.spark.cluster_values import SegmentLedger
+from magnetar.spark.cluster import SegmentLedger
 from magnetar.spark.entry_reading import entries_per_piece, read_entries
 from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.digests import DigestType, Entry

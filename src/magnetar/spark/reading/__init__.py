@@ -1,7 +1,7 @@
 """Topics as rows: the user's options, their places in the topics, ranges, fetching and decoding.
 
-Only batch_reader.py and the stream readers import pyspark.
+Only readers.py imports pyspark.
 
-Read next: options.py, batch_plan.py (a batch query), following.py (a streaming query), ranges.py, fetching.py, rows.py,
-           gaps.py, docs/spark.md
+Read next: options.py, resolve_offsets.py (a batch query), following.py (a streaming query), ranges.py, fetching.py,
+           rows.py, gaps.py, docs/spark.md
 """

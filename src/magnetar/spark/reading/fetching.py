@@ -1,18 +1,20 @@
 """Entries of ranges, as they are stored: straight from the bookies, or through the topic's broker.
 
 Order:     bookie: from the ledger's bookies, digests verified, several chunks ahead (spark/cluster.py). broker: through
-           the topic's owner, for executors that cannot reach the bookies. auto: from the bookies; where they cannot
-           be reached, the rest of the
-           range comes through the broker, and the log reports it once for each ledger. The index of entries without
-           one is looked up only when it is needed.
+           the topic's owner, for executors that cannot reach the bookies. auto: from the bookies; where they cannot be
+           reached, the rest of the range comes through the broker, and the log reports it once for each ledger. The
+           index of entries without one is looked up only when it is needed.
 Failure:   a range existed when it was planned. If its ledger is listed no more, it was trimmed since, or the topic was
            deleted: a gap. If it is listed, and all bookies of an entry lack it, or have it damaged, that is loss.
-           Without failOnDataLoss unreadable entries are left out, one by one, and logged.
-           Markers at the end of a range never come from a broker: if nothing comes for a while, it is asked for its
-           end.
-Invariant: both ways give the same rows. The broker leaves markers out and, unless it is asked for, its own header.
-           So entries
-           come in runs without a gap, and each run gets the index of its first message, counted from the range's.
+           Without failOnDataLoss unreadable entries are left out, one by one, and logged. Markers at the end of a range
+           never come from a broker: if nothing comes for a while, it is asked for its end.
+Invariant: both ways give the same rows. The broker leaves markers out and, unless it is asked for, its own header. So
+           entries come in runs without a gap, and each run gets the index of its first message, counted from the
+           range's.
+Limits:    a batch of a stream may end between two chunks of a message. The batch with the last chunk looks back for the
+           first ones (spark/decoding/chunks.py), so the stream's subscription has to keep them. They are looked for in
+           the last `WINDOW_ENTRIES` before the end of a batch. A message whose last stored chunk lies further back, as
+           of a producer that died in the middle of it, no longer holds the subscription.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from magnetar.client import PulsarClient
 from magnetar.client.consuming.raw_reader import RawEntry, RawReader
@@ -39,31 +41,41 @@ from magnetar.errors import (
     EntryDamagedError,
     LedgerOffloadedError,
     MagnetarError,
+    MalformedEntryError,
     NoSuchLedgerError,
     TopicNotFoundError,
 )
 from magnetar.runtime.system import SystemEntropy
+from magnetar.spark.decoding.chunks import is_chunk
 from magnetar.spark.decoding.inputs import EntryRun
 from magnetar.spark.reading.gaps import deleted, tolerate
 from magnetar.spark.reading.options import ReadOptions, ReadVia
 from magnetar.spark.reading.ranges import Range
 from magnetar.spark.reading.resolve_offsets import spot_of
 from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
+from magnetar.spark.reading.topics import TopicPart
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.pulsar.entry import BROKER_ENTRY_MAGIC, messages_in, parse_entry
 
 if TYPE_CHECKING:
-    from magnetar.spark.cluster import Cluster
-    from magnetar.spark.cluster_values import FoundPlace, SegmentLedger, Segments
+    from magnetar.spark.cluster import Cluster, Segments
     from magnetar.wire.pulsar.frames import Buffer
+    from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
+log = logging.getLogger(__name__)
 
+_GONE = (EntryAbsentError, EntryDamagedError, NoSuchLedgerError)
+_SKIPPED_MAX: Final = 1_000  # Unreadable entries in a row; after them, the rest of the ledger is given up.
+_MAGIC: Final = BROKER_ENTRY_MAGIC.to_bytes(2, "big")
 _QUIET_S: Final = 1.0  # After this silence the broker is asked whether anything is left.
 _SILENCES_MAX: Final = 60
 
 _clients: dict[str, PulsarClient] = {}
 """Clients by service URL, of this process; used on the loop's thread only."""
+WINDOW_ENTRIES: Final = 8
+"""Producers send the chunks of a message one after another; entries of other producers come between."""
+_LOOK_BACK_ENTRIES_MAX: Final = 1_000  # For the first chunk of an incomplete message: 5 GB of chunks.
 
 
 def _client(service_url: str) -> PulsarClient:
@@ -145,21 +157,6 @@ class _Counter:
         )
 
 
-log = logging.getLogger(__name__)
-
-_GONE = (EntryAbsentError, EntryDamagedError, NoSuchLedgerError)
-_SKIPPED_MAX: Final = 1_000  # Unreadable entries in a row; after them, the rest of the ledger is given up.
-_MAGIC: Final = BROKER_ENTRY_MAGIC.to_bytes(2, "big")
-
-
-class EntrySource(Protocol):
-    """The part of a `Cluster` that is needed."""
-
-    def read_entries(self, ledger: SegmentLedger, first: int, last: int) -> AsyncIterator[tuple[int, list[Buffer]]]: ...
-    async def segments(self, topic: str, from_ledger: int = 0) -> Segments: ...
-    async def place(self, topic: str, text: str) -> FoundPlace: ...
-
-
 async def fetch(cluster: Cluster, ranges: Sequence[Range], options: ReadOptions) -> AsyncIterator[EntryRun]:
     """Yields all entries of these ranges, in order."""
     fetcher = Fetcher(cluster, options)
@@ -169,7 +166,7 @@ async def fetch(cluster: Cluster, ranges: Sequence[Range], options: ReadOptions)
 
 
 class Fetcher:
-    def __init__(self, source: EntrySource, options: ReadOptions) -> None:
+    def __init__(self, source: Cluster, options: ReadOptions) -> None:
         self._source = source
         self._options = options
         self._unreachable: set[int] = set()
@@ -288,3 +285,75 @@ class Fetcher:
 def _behind(rest: Range, run: EntryRun) -> Range:
     """Returns the rest of the range, which may be empty."""
     return replace(rest, first=run.first_entry_id + len(run.entries), skipped=0)
+
+
+# --- chunks of incomplete messages ------------------------------------------------------------------------------------
+
+
+async def first_open_chunk(
+    source: Cluster, options: ReadOptions, part: str, end: Spot, from_ledger: int
+) -> Position | None:
+    """Returns the first chunk before `end` of a message whose last chunk is not before it; None without such a message.
+    Ledgers below `from_ledger` are ignored: nothing keeps them."""
+    segments = await source.segments(part, from_ledger)
+    found = _Open()
+    seen = 0
+    async for position, entry in _backwards(source, options, part, end, segments):
+        if (seen >= WINDOW_ENTRIES and not found.is_searching) or seen >= _LOOK_BACK_ENTRIES_MAX:
+            break
+        found.see(position, _metadata(entry), is_near=seen < WINDOW_ENTRIES)
+        seen += 1
+    return min(found.firsts.values(), default=None)
+
+
+class _Open:
+    """Messages that are not complete, from their last stored chunk backwards."""
+
+    def __init__(self) -> None:
+        self.firsts: dict[str, Position] = {}
+        """Message → the first of its chunks that was seen."""
+        self._complete: set[str] = set()
+        self._headless: set[str] = set()
+        """Messages whose chunk 0 was not seen yet."""
+
+    @property
+    def is_searching(self) -> bool:
+        return bool(self._headless)
+
+    def see(self, position: Position, metadata: MessageMetadata | None, *, is_near: bool) -> None:
+        if metadata is None or not is_chunk(metadata) or metadata.uuid in self._complete:
+            return
+        if metadata.uuid not in self.firsts:
+            if metadata.chunk_id == metadata.num_chunks_from_msg - 1 or not is_near:
+                self._complete.add(metadata.uuid)
+                return
+            self._headless.add(metadata.uuid)
+        self.firsts[metadata.uuid] = position
+        if metadata.chunk_id == 0:
+            self._headless.discard(metadata.uuid)
+
+
+async def _backwards(
+    source: Cluster, options: ReadOptions, part: str, end: Spot, segments: Segments
+) -> AsyncIterator[tuple[Position, Buffer]]:
+    fetcher = Fetcher(source, options)
+    partition = TopicPart(part).partition
+    for ledger in reversed([each for each in segments.ledgers if each.ledger_id <= end.ledger_id]):
+        behind = min(ledger.entries, end.entry_id) if ledger.ledger_id == end.ledger_id else ledger.entries
+        while behind > 0:
+            first = max(behind - WINDOW_ENTRIES, 0)
+            entries: list[tuple[Position, Buffer]] = []
+            async for run in fetcher.runs(Range(part, partition, ledger, first, behind - 1)):
+                numbered = enumerate(run.entries, run.first_entry_id)
+                entries += [(Position(run.ledger_id, number), entry) for number, entry in numbered]
+            for each in reversed(entries):
+                yield each
+            behind = first
+
+
+def _metadata(entry: Buffer) -> MessageMetadata | None:
+    """Returns None for an unreadable entry: the task that reads it reports that."""
+    try:
+        return parse_entry(entry).metadata
+    except MalformedEntryError:
+        return None

@@ -8,16 +8,22 @@ Order:     places such as "latest" are looked up once for each query. Spark asks
            appear while the query runs begin with their first message. One batch ends there, and reads nothing of them;
            the next begins there, and notices if that message was deleted since. Those that existed when the query began
            begin at startingOffsets.
+           The ends of topics (`Heads`) are known at once or waited for. Each partition has one long poll at its broker,
+           which is answered when something is new. A poll that has not returned at the end of a wait is kept for the
+           next one: nothing is asked twice. A partition whose poll returned is asked again before its end is used: that
+           answer may be old.
 Failure:   Spark ends a query for any error here, so a broker that is away is waited for, up to a limit.
-Limits:    one batch takes up to a number of messages and of bytes, divided by the waiting messages of each partition.
-Read next: latest_offsets.py (how far topics have come), ranges.py (tasks), stream_reader.py (Spark's side)
+Limits:    one batch takes up to a number of messages and of bytes, divided by the waiting messages of each partition. A
+           bounded number of partitions is polled; the others are asked at every call.
+Read next: ranges.py (tasks), readers.py (Spark's side)
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -26,18 +32,95 @@ from magnetar.errors import CheckpointMismatchError, DataLossError, MagnetarErro
 from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.gather import gather_bounded
 from magnetar.runtime.system import SystemEntropy
+from magnetar.spark.cluster import AT_ONCE_MAX
+from magnetar.spark.reading.fetching import first_open_chunk
 from magnetar.spark.reading.gaps import begin_at, deleted, earliest_of, require_reached, tolerate
-from magnetar.spark.reading.latest_offsets import AT_ONCE_MAX, Heads
-from magnetar.spark.reading.open_chunks import first_open_chunk
-from magnetar.spark.reading.options import ReadOptions
+from magnetar.spark.reading.options import LATEST, ReadOptions
 from magnetar.spark.reading.ranges import Range, Split, ranges_between, stream_splits
 from magnetar.spark.reading.resolve_offsets import check_names, spot_of, start_spot
-from magnetar.spark.reading.start_and_end import LATEST
 from magnetar.spark.reading.stream_offsets import UNKNOWN, Offset, Spot, Spots
 from magnetar.spark.reading.topics import TopicAdmin, TopicPart, find_parts, is_meant
+from magnetar.topic.position import EARLIEST
 
 if TYPE_CHECKING:
-    from magnetar.spark.cluster import Cluster
+    from magnetar.spark.cluster import Cluster, Tail
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PATIENCE_S: Final = 120.0  # For a broker that is away: a restart, or a new owner of the topic.
+LOOK_S: Final = 5.0  # The pause between two looks for new partitions and topics.
+_UNKNOWN_WAITING: Final = 1_000_000  # The assumed number of waiting messages where it is not known.
+POLL_MS: Final = 500
+_POLLED_MAX: Final = AT_ONCE_MAX
+
+
+# --- the ends of topics -----------------------------------------------------------------------------------------------
+
+
+class Heads:
+    def __init__(self, source: Cluster) -> None:
+        self._source = source
+        self._polls: dict[str, asyncio.Task[Tail]] = {}
+        self.tails: dict[str, Tail] = {}
+
+    async def refresh(self, parts: Iterable[str]) -> None:
+        """Updates `tails` for these, without those that do not exist. Raises BrokerUnavailableError."""
+        wanted = list(parts)
+        for gone in sorted(self.tails.keys() - set(wanted)):
+            self._forget(gone)
+        stale = [part for part in wanted if not self._is_waiting(part)]
+        tails = await gather_bounded([partial(self._tail_of, part) for part in stale], AT_ONCE_MAX)
+        found = dict(zip(stale, tails, strict=True))
+        self.tails.update({part: tail for part, tail in found.items() if tail is not None})
+        for part, tail in found.items():
+            if tail is None:
+                self._forget(part)
+
+    async def _tail_of(self, part: str) -> Tail | None:
+        try:
+            return await self._ask(part, 0)
+        except TopicNotFoundError:
+            return None
+
+    async def wait_news(self) -> None:
+        """Returns when one of the polled partitions has something new, or after a while."""
+        for part in list(self.tails)[:_POLLED_MAX]:
+            if not self._is_waiting(part):
+                self._polls[part] = asyncio.get_running_loop().create_task(self._ask(part, POLL_MS))
+        if self._polls:
+            await asyncio.wait(self._polls.values(), timeout=POLL_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(POLL_MS / 1000)
+
+    def _is_waiting(self, part: str) -> bool:
+        """Reports whether its poll is in progress, so its known end is current."""
+        poll = self._polls.get(part)
+        if poll is None or not poll.done():
+            return poll is not None
+        del self._polls[part]
+        with contextlib.suppress(
+            MagnetarError, asyncio.CancelledError
+        ):  # It is asked again, and raises the error then.
+            self.tails[part] = poll.result()
+        return False
+
+    async def _ask(self, part: str, timeout_ms: int) -> Tail:
+        known = self.tails.get(part)
+        return await self._source.wait(part, EARLIEST if known is None else known.last_confirmed, timeout_ms)
+
+    def _forget(self, part: str) -> None:
+        self.tails.pop(part, None)
+        poll = self._polls.pop(part, None)
+        if poll is not None:
+            poll.cancel()
+
+    def close(self) -> None:
+        for part in list(self.tails):
+            self._forget(part)
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +168,6 @@ def _divided(waiting: Mapping[str, int], budget: int) -> dict[str, int]:
         left -= given[part]
         waiting_left -= count
     return given
-
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-PATIENCE_S: Final = 120.0  # For a broker that is away: a restart, or a new owner of the topic.
-LOOK_S: Final = 5.0  # The pause between two looks for new partitions and topics.
-_UNKNOWN_WAITING: Final = 1_000_000  # The assumed number of waiting messages where it is not known.
 
 
 class Follower:
@@ -177,7 +252,7 @@ class Follower:
         """Ignores all later messages."""
         self._target = await self._patiently(self._tails)
 
-    def known(self) -> Offset | None:
+    async def known(self) -> Offset | None:
         """Returns the ends of the topics, as last seen."""
         tails = self._known_tails()
         return Offset(tails) if tails else None
@@ -239,7 +314,7 @@ class Follower:
         chunk = await first_open_chunk(self._cluster, self._options, part, end, kept)
         return end if chunk is None else Spot(*chunk)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self._heads.close()
 
     # --- ends of topics -----------------------------------------------------------------------------------------------

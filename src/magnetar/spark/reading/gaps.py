@@ -19,7 +19,7 @@ import logging
 from dataclasses import dataclass
 
 from magnetar.errors import DataLossError, DataTrimmedError, GapUntoldError, TopicRecreatedError
-from magnetar.spark.cluster_values import Segments
+from magnetar.spark.cluster import Segments
 from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
 
 log = logging.getLogger(__name__)

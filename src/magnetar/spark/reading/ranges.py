@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from magnetar.spark.cluster_values import SegmentLedger, Segments
+from magnetar.spark.cluster import SegmentLedger, Segments
 from magnetar.spark.reading.stream_offsets import Spot
 
 SPLIT_BYTES_MIN: Final = 8 * 2**20  # Below that a second task costs more than it brings.

@@ -1,7 +1,9 @@
-"""Resolves the user's places (start_and_end.py) to spots in one topic partition, as its ledgers are now.
+"""Resolves the user's places (options.py) to spots in topic partitions, as their ledgers are now; plans a batch between
+them.
 
 Invariant: a message id or an index in startingOffsets is chosen: if it is deleted, or does not exist yet, that is an
-           error. Ranges and times only narrow the messages.
+           error. Ranges and times only narrow the messages. A batch query is a snapshot: later messages are not part of
+           it.
 Order:     the broker finds a time by its own clock, entries have their producer's. A batch with a range of publish
            times begins and ends a margin further out; the decoder drops the rows between. Messages of a sink come even
            later: the topic knows by how much. A number of messages ago counts from the end of `segments`, without later
@@ -10,18 +12,24 @@ Order:     the broker finds a time by its own clock, entries have their producer
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from magnetar.errors import ConfigError, DataLossError
-from magnetar.spark.cluster_values import FoundPlace, Segments
-from magnetar.spark.reading.gaps import Begin, begin_at, earliest_of, end_of
-from magnetar.spark.reading.start_and_end import EARLIEST, LATEST, Bound, PlaceText
+from magnetar.errors import ConfigError, DataLossError, TopicNotFoundError
+from magnetar.runtime.gather import gather_bounded
+from magnetar.spark.cluster import AT_ONCE_MAX, Segments
+from magnetar.spark.reading.gaps import Begin, begin_at, earliest_of, end_of, tolerate
+from magnetar.spark.reading.options import EARLIEST, LATEST, Bound, PlaceText, ReadOptions
+from magnetar.spark.reading.ranges import Range, Split, batch_splits, ranges_between
 from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
-from magnetar.spark.reading.topics import TopicPart
+from magnetar.spark.reading.topics import TopicPart, find_parts
 from magnetar.topic.position import EARLIEST as BEFORE_ALL
 from magnetar.topic.position import LATEST as BEHIND_ALL
 from magnetar.topic.seek_targets import MessagesAgo, parse_seek_target
+
+if TYPE_CHECKING:
+    from magnetar.spark.cluster import Cluster
 
 _LEDGERS_SHOWN_MAX: Final = 5
 CLOCK_MARGIN_MS: Final = (
@@ -29,40 +37,34 @@ CLOCK_MARGIN_MS: Final = (
 )
 
 
-class PlaceFinder(Protocol):
-    """The part of a `Cluster` that is needed."""
-
-    async def place(self, topic: str, text: str) -> FoundPlace: ...
-
-
-async def spot_of(finder: PlaceFinder, part: str, text: str) -> Spot:
+async def spot_of(cluster: Cluster, part: str, text: str) -> Spot:
     """Returns the first message at a place given as text, or after it."""
-    found = await finder.place(part, text)
+    found = await cluster.place(part, text)
     return Spot(*found.position, max(found.batch_index, 0), UNKNOWN if found.index is None else found.index)
 
 
 async def start_spot(
-    finder: PlaceFinder, bound: Bound, part: TopicPart, segments: Segments, *, otherwise: str, time: str = ""
+    cluster: Cluster, bound: Bound, part: TopicPart, segments: Segments, *, otherwise: str, time: str = ""
 ) -> Begin:
     """`time`: of the range, as a place; empty: there is none."""
     offset, *narrowing = bound.of(part.topic, part.name, otherwise)
-    begin = await _begin(finder, offset, part, segments)
+    begin = await _begin(cluster, offset, part, segments)
     narrowing += [PlaceText(time, is_exact=False)] if time else []
-    spots = [(await _begin(finder, place, part, segments)).spot for place in narrowing]
+    spots = [(await _begin(cluster, place, part, segments)).spot for place in narrowing]
     latest = max([begin.spot, *spots])
     return Begin(latest, begin.trouble if latest == begin.spot else None)
 
 
-async def end_spot(finder: PlaceFinder, bound: Bound, part: TopicPart, segments: Segments, *, time: str = "") -> Spot:
+async def end_spot(cluster: Cluster, bound: Bound, part: TopicPart, segments: Segments, *, time: str = "") -> Spot:
     """Returns the first message after the read."""
     places = bound.of(part.topic, part.name, LATEST)
     places += [PlaceText(time, is_exact=False)] if time else []
-    return min([await _spot(finder, place.text, part, segments) for place in places])
+    return min([await _spot(cluster, place.text, part, segments) for place in places])
 
 
-async def _begin(finder: PlaceFinder, place: PlaceText, part: TopicPart, segments: Segments) -> Begin:
+async def _begin(cluster: Cluster, place: PlaceText, part: TopicPart, segments: Segments) -> Begin:
     earliest, end = earliest_of(segments), end_of(segments)
-    spot = await _spot(finder, place.text, part, segments)
+    spot = await _spot(cluster, place.text, part, segments)
     if not place.is_exact:
         return Begin(max(spot, earliest))
     if place.text.startswith("index:"):
@@ -82,14 +84,14 @@ def _at_index(index: int, spot: Spot, segments: Segments) -> Begin:
     return Begin(max(spot, earliest))
 
 
-async def _spot(finder: PlaceFinder, text: str, part: TopicPart, segments: Segments) -> Spot:
+async def _spot(cluster: Cluster, text: str, part: TopicPart, segments: Segments) -> Spot:
     """Returns a spot not after the end of `segments`: later messages are not part of the read."""
     if text == EARLIEST:
         return earliest_of(segments)
     end = end_of(segments)
     if text == LATEST:
         return end
-    spot = await spot_of(finder, part.name, _from_end(text, end))
+    spot = await spot_of(cluster, part.name, _from_end(text, end))
     if spot.position == BEFORE_ALL:
         return earliest_of(segments)
     return end if spot.position == BEHIND_ALL else spot
@@ -125,3 +127,40 @@ def check_names(unknown: list[str], subject: object) -> None:
             f"startingOffsets or endingOffsets name {', '.join(unknown)}, which this query does not read: it reads "
             f"{subject}"
         )
+
+
+# --- a batch query ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Publish times in ms: rows outside are dropped when they are decoded."""
+
+    first_ms: int | None = None
+    end_ms: int | None = None
+
+
+async def plan_batch(cluster: Cluster, options: ReadOptions, *, cores: int, times: TimeRange) -> list[Split]:
+    """Plans the tasks. Raises TopicNotFoundError, DataLossError or ConfigError before any task is started."""
+    parts = await find_parts(cluster, options.subject)
+    if not parts:
+        raise TopicNotFoundError(f"no {options.subject} exist in {options.subject.namespace}")
+    check_names(options.places.unknown_topics({part.name: part.topic for part in parts}), options.subject)
+    found = await gather_bounded([partial(_ranges_of, cluster, options, part, times) for part in parts], AT_ONCE_MAX)
+    return batch_splits([each for ranges in found for each in ranges], cores, options.partitions_min)
+
+
+def times_of(options: ReadOptions, now_ms: int) -> TimeRange:
+    """Resolves the times once, so that planning and decoding use the same."""
+    return TimeRange(options.places.start.time_ms(now_ms), options.places.end.time_ms(now_ms))
+
+
+async def _ranges_of(cluster: Cluster, options: ReadOptions, part: TopicPart, times: TimeRange) -> list[Range]:
+    segments = await cluster.segments(part.name)
+    places = options.places
+    since = "" if times.first_ms is None else f"time:{max(times.first_ms - CLOCK_MARGIN_MS, 0)}"
+    until = "" if times.end_ms is None else f"time:{times.end_ms + segments.publish_lag_ms + CLOCK_MARGIN_MS}"
+    begin = await start_spot(cluster, places.start, part, segments, otherwise=EARLIEST, time=since)
+    tolerate(begin.trouble, fail_on_data_loss=options.fail_on_data_loss)
+    end = await end_spot(cluster, places.end, part, segments, time=until)
+    return ranges_between(segments, part.partition, begin.spot, end)

@@ -16,10 +16,10 @@ from magnetar.spark.decoding.columns import Columns
 from magnetar.spark.decoding.decoder import EntryDecoder
 from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun, StoredEntry
 from magnetar.spark.loop_thread import iterate, run
-from magnetar.spark.reading.batch_plan import TimeRange
 from magnetar.spark.reading.fetching import fetch
 from magnetar.spark.reading.options import ReadOptions
 from magnetar.spark.reading.ranges import Range, Split
+from magnetar.spark.reading.resolve_offsets import TimeRange
 from magnetar.spark.reading.topics import TopicAdmin, TopicPart, topic_of
 
 if TYPE_CHECKING:

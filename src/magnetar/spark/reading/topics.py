@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from magnetar.client.http.client import succeeded
@@ -23,6 +23,7 @@ from magnetar.spark.reading.stream_offsets import Spot
 
 if TYPE_CHECKING:
     from magnetar.client.http.client import HttpClient
+    from magnetar.spark.cluster import Cluster
 
 
 _NOT_FOUND: Final = 404
@@ -48,18 +49,11 @@ class TopicPart:
         return partition_of(self.name)
 
 
-class TopicLister(Protocol):
-    """The part of a `Cluster` that is needed."""
-
-    async def partitions(self, topic: str) -> int: ...
-    async def topics_of(self, namespace: str) -> list[str]: ...
-
-
 def topic_of(part: str) -> str:
     return _PARTITION.sub("", part)
 
 
-async def find_parts(cluster: TopicLister, subject: Subject) -> list[TopicPart]:
+async def find_parts(cluster: Cluster, subject: Subject) -> list[TopicPart]:
     """Returns the parts, sorted. Missing names are included: opening them raises the error. Patterns may match
     nothing."""
     if subject.pattern:
@@ -70,12 +64,12 @@ async def find_parts(cluster: TopicLister, subject: Subject) -> list[TopicPart]:
     return sorted(parts)
 
 
-async def _parts_of(cluster: TopicLister, name: str) -> Sequence[TopicPart]:
+async def _parts_of(cluster: Cluster, name: str) -> Sequence[TopicPart]:
     count = 0 if partition_of(name) >= 0 else await cluster.partitions(name)
     return [TopicPart(partition_name(name, number)) for number in range(count)] or [TopicPart(name)]
 
 
-async def _matching(cluster: TopicLister, subject: Subject) -> list[TopicPart]:
+async def _matching(cluster: Cluster, subject: Subject) -> list[TopicPart]:
     try:
         names = await cluster.topics_of(subject.namespace)
     except HttpRefusedError as error:

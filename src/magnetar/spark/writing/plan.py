@@ -25,7 +25,7 @@ from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.encoding.layout import Layout, plan_layout
 from magnetar.spark.encoding.routing import Target
 from magnetar.spark.encoding.typed_values import record_definition
-from magnetar.spark.option_names import check_options
+from magnetar.spark.options import check_options
 from magnetar.staging.paths import OWNER_BYTES_MAX
 from magnetar.staging.records import JobIdentity
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD

@@ -19,10 +19,10 @@ from magnetar.errors import (
 )
 from magnetar.ledger.context import LedgerContext
 from magnetar.spark import entry_reading
-from magnetar.spark.cluster_values import FoundPlace
+from magnetar.spark.cluster import FoundPlace
 from magnetar.spark.decoding.inputs import EntryRun
 from magnetar.spark.reading import fetching
-from magnetar.spark.reading.fetching import EntrySource, Fetcher
+from magnetar.spark.reading.fetching import Fetcher
 from magnetar.spark.reading.ranges import Range
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import Entry
@@ -65,7 +65,7 @@ def wanted(first: int = 0, last: int = 9, skipped: int = 0, stop: int | None = N
     return Range(TOPIC, -1, LEDGER, first, last, skipped, stop)
 
 
-async def fetched(source: EntrySource, asked: Range, **given: str) -> list[EntryRun]:
+async def fetched(source: Any, asked: Range, **given: str) -> list[EntryRun]:
     return [run async for run in Fetcher(source, options(**given)).runs(asked)]
 
 

@@ -14,8 +14,8 @@ from magnetar.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from magnetar.spark.cluster_values import SegmentLedger
-from magnetar.spark.reading import following, latest_offsets
+from magnetar.spark.cluster import SegmentLedger
+from magnetar.spark.reading import following
 from magnetar.spark.reading.following import Follower, Limit
 from magnetar.spark.reading.stream_offsets import Offset, Spot
 from magnetar.testing.waiting import until
@@ -44,7 +44,7 @@ class Subscriptions:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latest_offsets, "POLL_MS", 1)
+    monkeypatch.setattr(following, "POLL_MS", 1)
     monkeypatch.setattr(following, "LOOK_S", 0.0)
 
 
@@ -402,4 +402,4 @@ async def test_a_poll_that_is_answered_wakes_whoever_waits() -> None:
     cluster.set("orders", ledger(1, 12, 0))
     news.set()
     assert await waiting == at(1, 12)
-    one.close()
+    await one.aclose()

@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.errors import ConfigError
 from magnetar.schemas.data import SchemaData, SchemaType
-from magnetar.spark.reading import make_reader
-from magnetar.spark.reading.make_reader import all_columns, chosen_columns
+from magnetar.spark.reading import readers
+from magnetar.spark.reading.readers import all_columns, chosen_columns
 from tests.unit.spark.reading.topic_world import options
 
 
@@ -24,7 +24,7 @@ def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def schemas(_: object) -> list[SchemaData]:
         return [record(name="string", added="long"), record(name="string", removed="int")]
 
-    monkeypatch.setattr(make_reader, "_schemas", schemas)
+    monkeypatch.setattr(readers, "_schemas", schemas)
 
 
 def test_a_new_query_has_the_columns_of_the_newest_version() -> None:

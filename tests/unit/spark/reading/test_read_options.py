@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from magnetar.errors import ConfigError
-from magnetar.spark.reading.options import ReadVia, parse_read_options, require_batch, require_stream
-from magnetar.spark.reading.start_and_end import LATEST
+from magnetar.spark.reading.options import LATEST, ReadVia, parse_read_options, require_batch, require_stream
 
 
 def test_names_arrive_in_lower_case_and_short_topics_are_written_out() -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from magnetar.errors import TopicNotFoundError
-from magnetar.spark.cluster_values import ClusterOptions, FoundPlace, SegmentLedger, Segments, Tail
+from magnetar.spark.cluster import ClusterOptions, FoundPlace, SegmentLedger, Segments, Tail
 from magnetar.spark.reading.options import ReadOptions, parse_read_options
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import DigestType

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from magnetar.errors import ConfigError
-from magnetar.spark.option_names import check_options
+from magnetar.spark.options import check_options
 from magnetar.spark.writing.plan import (
     Delivery,
     ValueSchema,
