@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from interop.jars import POM
+from interop.jars import BOOKKEEPER
 from interop.java_program import JavaProgram
 from interop.metadata.fields import as_stored, cookie_fields, ledger_fields, service_info_fields
 from interop.metadata.samples import COOKIES, LEDGER_IDS, NODE_CTIME, SERVICE_INFOS, ledgers
@@ -27,10 +27,11 @@ GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "bookkeeper-
 
 
 async def make(apache: JavaProgram) -> dict[str, Any]:
-    release = re.search(r"bookkeeper-server</artifactId>\s*<version>([^<]+)<", POM.read_text())
+    release = re.search(r"bookkeeper-server</artifactId>\s*<version>([^<]+)<", BOOKKEEPER.pom.read_text())
     assert release is not None
     return {
-        "about": f"values (base64) encoded by the classes of Apache BookKeeper {release[1]}, and what they stand for",
+        "about": f"values (base64) encoded by the classes of Apache BookKeeper {release[1]}, "
+        "and the fields they stand for",
         "made by": ".venv/bin/python -m interop.metadata.golden",
         "node_ctime": NODE_CTIME,
         "ledgers": [

@@ -2,9 +2,12 @@
 
 Invariant: an add is answered EOK only from `on_durable`, after the journal has synced its group (deferred sync aside,
            which its client asked for). An entry that is refused is never journaled, so replay cannot bring it back.
-Order:     a run that cannot be taken now stays with its connection, which is held; so no request overtakes it.
-Format:    a run is one record of the journal, also if some of it is refused. So room for one record, asked for before
-           the run is looked at, is room for all of it.
+Order:     a run that cannot be taken now stays with its connection, which is held; so no request overtakes it. If not
+           all ledgers of a run are in memory, the adds before the first missing ledger are taken. The rest is offered
+           again when its ledgers are loaded. At least its first add is then taken, also if the table is smaller than
+           the run: ledgers that were loaded for a connection are put back if they were evicted meanwhile.
+Format:    what is taken of a run is one record of the journal, also if some of it is refused. So room for one record,
+           asked for before the run is looked at, is room for all of it.
 Limits:    in progress and journal queue (hold); of one connection, and write cache (hold, then refuse). On the hot path
            a run is copied once: the write cache points into the bytes that the journal writes. When all contexts of a
            run are known, nothing is checked per entry and nothing is awaited.
@@ -114,20 +117,24 @@ class Adds:
         self.cache_gate = cache_gate
         self.quotas = WriterQuotas(limits.per_connection_max, limits.per_connection_wait_s)
         self._loads: dict[asyncio.Task[None], None] = {}
+        self._loaded: dict[Connection, list[Ledger]] = {}  # For the run that is offered again.
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def on_run(self, connection: Connection, buffer: Buffer, start: int, run: AddRun) -> bool:
+    def on_run(self, connection: Connection, buffer: Buffer, start: int, run: AddRun) -> int:
+        """Returns how many were taken: all, or those before the first ledger that must be loaded. If there are others,
+        the connection is held."""
         count = len(run.entry_ids)
         if self._must_wait(connection, count):
-            return False
+            return 0
+        self._put_back_loaded(connection)
         ledgers = list(map(self._table.find_context, run.contexts))
         may_pass = not (self._switch.is_read_only or self.cache_gate.refuses)
         if not all(ledgers) or not may_pass or not self.quotas.has_room(connection, count):
             return self._admit_one_by_one(connection, buffer, run)
         chunk = bytes(memoryview(buffer)[start : run.end])
         self._accept(connection, chunk, start, run, cast("list[Ledger]", ledgers))
-        return True
+        return count
 
     def _accept(self, connection: Connection, chunk: bytes, base: int, run: AddRun, ledgers: Sequence[Ledger]) -> None:
         """Accepts every entry of the run, which is in the chunk from `base` on."""
@@ -150,6 +157,7 @@ class Adds:
         """Takes one add that is not a compact frame; it is stored in the same form."""
         if self._must_wait(connection, 1):
             return False
+        self._put_back_loaded(connection)
         ledger = self._table.find(request.ledger_id)
         if ledger is None:
             self._load(connection, [request.ledger_id])
@@ -196,6 +204,7 @@ class Adds:
             self.journal_gate.open()
 
     def on_closed(self, connection: Connection) -> None:
+        self._loaded.pop(connection, None)
         self.quotas.forget(connection)
         for gate in (self.busy_gate, self.journal_gate, self.cache_gate):
             gate.forget(connection)
@@ -211,18 +220,17 @@ class Adds:
 
     # --- the slow way -------------------------------------------------------------------------------------------------
 
-    def _admit_one_by_one(self, connection: Connection, buffer: Buffer, run: AddRun) -> bool:
-        """Handles a run with a new context, or that may pass only in part: each stretch of one context by itself."""
+    def _admit_one_by_one(self, connection: Connection, buffer: Buffer, run: AddRun) -> int:
+        """Handles a run with a new context, or that may pass only in part: each stretch of one context by itself. Stops
+        at the first ledger that is not in memory, and returns how many adds are before it."""
         ledger_ids = [parse_context(context).ledger_id for context in run.contexts]
-        missing = [ledger_id for ledger_id in ledger_ids if self._table.find(ledger_id) is None]
-        if missing:
-            self._load(connection, missing)
-            return False
+        missing = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if self._table.find(ledger_id) is None]
+        stretches = ledger_ids.index(missing[0]) if missing else len(ledger_ids)
         bounds = [*run.firsts, len(run.entry_ids)]
         taken: list[AddRun] = []
         ledgers: list[Ledger] = []
         count = 0
-        for context, a, b in zip(run.contexts, bounds, bounds[1:], strict=False):
+        for context, a, b in zip(run.contexts[:stretches], bounds, bounds[1:], strict=False):
             stretch = _slice(run, a, b)
             ledger = self._decide(connection, context, stretch.entry_ids, count)
             if ledger is not None:
@@ -232,7 +240,9 @@ class Adds:
         if taken:
             chunk, joined = _joined(buffer, taken)
             self._accept(connection, chunk, 0, joined, ledgers)
-        return True
+        if missing:
+            self._load(connection, missing[: self._table.ledgers_max])
+        return bounds[stretches]
 
     def _decide(self, connection: Connection, context: bytes, entry_ids: list[int], before: int) -> Ledger | None:
         """Returns None if they were refused and answered. `before` adds are taken with them, and not counted yet."""
@@ -265,14 +275,16 @@ class Adds:
         return ledger.check_add(master_key, recovery=recovery)
 
     def _load(self, connection: Connection, ledger_ids: list[int]) -> None:
-        """Loads ledgers while the connection waits; it then offers the same run again: the order of requests is
+        """Loads ledgers while the connection waits; it then offers what was not taken again: the order of requests is
         kept."""
         connection.hold(_LOADING)
+        loaded = self._loaded[connection] = []
 
         async def load() -> None:
             try:
                 for ledger_id in ledger_ids:
-                    await self._table.load(ledger_id)
+                    ledger = await self._table.load(ledger_id)
+                    loaded.append(ledger)
             except MagnetarError as error:  # Storage cannot report what it knows: no answer is better than a guess.
                 log.error("a ledger cannot be loaded", extra={"ledgers": ledger_ids, "why": str(error)})
                 connection.abort()
@@ -282,6 +294,13 @@ class Adds:
         task = asyncio.get_running_loop().create_task(load(), name="load ledgers for adds")
         self._loads[task] = None
         task.add_done_callback(lambda done: self._loads.pop(done))
+
+    def _put_back_loaded(self, connection: Connection) -> None:
+        """Ends the loading for a connection: others may have evicted since what was loaded for it. The ledger that it
+        needs first comes last, so none of its own evicts that one again."""
+        if self._loaded:  # Rarely: this is on the hot path.
+            for ledger in reversed(self._loaded.pop(connection, ())):
+                self._table.keep(ledger)
 
     # --- counting -----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from magnetar.runtime import framed_connection
 from magnetar.runtime.descriptors import undelivered_bytes
 from magnetar.runtime.framed_connection import UNDELIVERED, UNSENT, FramedConnection
 from magnetar.runtime.receiving import Received, ReceiveMemory
+from magnetar.storage.frames import ENTRY_OFFSET
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun
 from magnetar.wire.bookkeeper.messages import AnyRequest, Refusal
@@ -42,11 +43,11 @@ ANSWERS_AT_ONCE_MAX: Final = 16  # Being made for one client, off the hot path: 
 class Handler(Protocol):
     """Takes what a connection received. Called on the loop; never blocks. The buffer is only lent.
 
-    False: not taken, and the connection is held; the same is offered again when it is released. Of reads, those at the
-    front may be taken and the others not: the answer is how many.
+    False: not taken, and the connection is held; the same is offered again when it is released. Of adds and of reads,
+    those at the front may be taken and the others not: the answer is how many.
     """
 
-    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool: ...
+    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> int: ...
     def on_reads(self, connection: Connection, run: ReadRun) -> int: ...
     def on_request(self, connection: Connection, request: AnyRequest) -> bool: ...
     def on_closed(self, connection: Connection) -> None: ...
@@ -103,7 +104,10 @@ class Connection(FramedConnection):
         yet, or was not taken."""
         adds = self._decoder.scan_adds(buffer, start, end)
         if adds.entry_ids:
-            return adds.end if self._handler.on_adds(self, buffer, start, adds) else self._offered_again(start)
+            taken = self._handler.on_adds(self, buffer, start, adds)
+            if taken == len(adds.entry_ids):
+                return adds.end
+            return self._offered_again(adds.offsets[taken] - ENTRY_OFFSET)
         reads = self._decoder.scan_reads(buffer, start, end)
         if reads.entry_ids:
             taken, count = self._handler.on_reads(self, reads), len(reads.entry_ids)

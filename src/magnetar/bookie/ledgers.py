@@ -127,7 +127,7 @@ class LedgerTable:
             return ledger
         ledger = self._let_go.get(ledger_id)
         if ledger is not None:
-            self._keep(ledger)
+            self.keep(ledger)
             return ledger
         loading = self._loading.get(ledger_id)
         if loading is None:
@@ -138,7 +138,7 @@ class LedgerTable:
     async def _load(self, ledger_id: int) -> Ledger:
         try:
             ledger = Ledger(ledger_id, await self._storage.get_flags(ledger_id) or NO_FLAGS)
-            self._keep(ledger)
+            self.keep(ledger)
             return ledger
         finally:
             del self._loading[ledger_id]
@@ -160,7 +160,7 @@ class LedgerTable:
     def change(self, ledger: Ledger, flags: LedgerFlags) -> None:
         """Changes flags before the record that makes them durable is submitted, so that no flush comes between the
         two."""
-        self._keep(ledger)
+        self.keep(ledger)
         self._storage.set_flags(ledger.id, flags)
         ledger.flags = dataclasses.replace(flags, deleted_at_ms=None)
 
@@ -190,7 +190,8 @@ class LedgerTable:
 
     # --- the bound ----------------------------------------------------------------------------------------------------
 
-    def _keep(self, ledger: Ledger) -> None:
+    def keep(self, ledger: Ledger) -> None:
+        """Puts a ledger into the table, if it was evicted while the caller had it."""
         if ledger.id in self._ledgers:
             return
         self._let_go.pop(ledger.id, None)
@@ -198,8 +199,7 @@ class LedgerTable:
         self._ledgers[ledger.id] = ledger
 
     def _let_one_go(self) -> None:
-        """Evicts one ledger if there is no room for one more. A ledger that was just loaded has many others before it:
-        it still exists when its connection needs it, and so do all that one read of a socket may name."""
+        """Evicts one ledger if there is no room for one more. One that was just loaded has many others before it."""
         for looks_left in reversed(range(_LOOKS_PER_LOAD)):
             if len(self._ledgers) < self.ledgers_max:
                 return

@@ -94,7 +94,7 @@ class Connection(FramedConnection):
         if connected.HasField("max_message_size"):
             self.message_bytes_max = connected.max_message_size
         self.is_established = True
-        self.keep_alive(self._keep_alive_s, PING)
+        self.keep_alive(self._keep_alive_s, PING, self._on_silent)
 
     async def request(self, command: BaseCommand, request_id: int, timeout_s: float) -> Any:
         """Returns the answer's own message, such as CommandSuccess. Raises the broker's refusal."""
@@ -125,7 +125,7 @@ class Connection(FramedConnection):
             self.error = error
             self.abort()
 
-    def on_silent(self) -> None:
+    def _on_silent(self) -> None:
         self.lose(BrokerUnavailableError(f"broker {self.address} was silent for {2 * self._keep_alive_s:g} s"))
 
     # --- frames -------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class BookieConfig:
         at_least=1,
         at_most=1_000_000,
     )
-    # About half a kilobyte each. One read of a socket may name some thousands, which must all be in memory at once.
+    # About half a kilobyte each. One read of a socket may name some thousands: with fewer, they are loaded in turns.
     ledgers_in_memory_max: int = knob(
         50_000,
         "Number of ledgers whose key, fence and last confirmed entry are kept in memory. At the limit, idle ledgers "

@@ -236,10 +236,6 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         if not self._transport_is_full and self._unsent_bytes <= self._unsent_bytes_max // 2:
             self.release(UNSENT)
 
-    def on_silent(self) -> None:
-        """Called when keep-alive has found the peer to be gone."""
-        raise NotImplementedError("a connection with keep-alive must define what happens to a silent peer")
-
     def take_unsent(self) -> tuple[list[Buffer], int]:
         """Removes what the next write is to contain from the front of `_unsent`, and returns it with its size."""
         unsent, self._unsent = self._unsent, []
@@ -393,23 +389,24 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
 
     # --- keep-alive ---------------------------------------------------------------------------------------------------
 
-    def keep_alive(self, interval_s: float, ping: bytes) -> None:
-        """From now on, sends `ping` to a peer that was silent for an interval, and calls `on_silent` after another."""
+    def keep_alive(self, interval_s: float, ping: bytes, on_silent: Callable[[], None]) -> None:
+        """From now on, sends `ping` to a peer that was silent for an interval, and calls `on_silent` after another: the
+        peer has gone."""
         self._ping = ping
-        self._keep_alive = self._loop.call_later(interval_s, self._look_alive, interval_s)
+        self._keep_alive = self._loop.call_later(interval_s, self._look_alive, interval_s, on_silent)
 
-    def _look_alive(self, interval_s: float) -> None:
+    def _look_alive(self, interval_s: float, on_silent: Callable[[], None]) -> None:
         if self.is_closing:
             return
         is_silent = not self._was_heard and not self.is_excused
         if not self.is_established or (is_silent and self._was_pinged):
-            self.on_silent()
+            on_silent()
             return
         self._was_pinged = is_silent
         if is_silent:
             self.send((self._ping,))
         self._was_heard = False
-        self._keep_alive = self._loop.call_later(interval_s, self._look_alive, interval_s)
+        self._keep_alive = self._loop.call_later(interval_s, self._look_alive, interval_s, on_silent)
 
     async def check_alive(self, timeout_s: float) -> bool:
         """Pings, and waits for a sign of life; aborts a connection that gives none."""

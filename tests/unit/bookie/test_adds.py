@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,6 +17,7 @@ from magnetar.bookie.ledgers import LedgerTable
 from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch
 from magnetar.errors import IndexDamagedError, JournalFailedError
 from magnetar.runtime.disk import Buffer
+from magnetar.storage.frames import ENTRY_OFFSET
 from magnetar.storage.journal.format import RecordKind
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.write_cache import WriteCache
@@ -87,10 +90,15 @@ class FakeConnection(Connection):
 
 class Setup:
     def __init__(
-        self, flags: dict[int, LedgerFlags | Exception] | None = None, *, wait_s: float = 5.0, **limits: int
+        self,
+        flags: dict[int, LedgerFlags | Exception] | None = None,
+        *,
+        wait_s: float = 5.0,
+        ledgers_max: int = 50_000,
+        **limits: int,
     ) -> None:
         self.flags = flags or {}
-        self.table = LedgerTable(self)
+        self.table = LedgerTable(self, ledgers_max)
         self.cache = WriteCache()
         self.journal = SlowJournal()
         self.cache_gate = Gate("write cache")
@@ -121,9 +129,14 @@ class Setup:
 
     async def send(self, connection: FakeConnection, frames: bytes, *, seconds: float = 5.0) -> None:
         """Offers the run until it is taken, as a connection does."""
-        run = scan_adds(frames, 0, len(frames))
-        assert run.end == len(frames)
-        while not self.adds.on_run(connection, frames, 0, run):
+        start = 0
+        while start < len(frames):
+            run = scan_adds(frames, start, len(frames))
+            assert run.end == len(frames)
+            taken = self.adds.on_run(connection, frames, start, run)
+            if taken == len(run.entry_ids):
+                break
+            start = run.offsets[taken] - ENTRY_OFFSET
             assert connection.held
             await until(lambda: not connection.held, "released", seconds=seconds)
 
@@ -327,7 +340,7 @@ async def test_an_add_that_the_journal_does_not_take_is_not_in_progress(protobuf
     setup.sync()
     setup.journal.failure = JournalFailedError("the disk is gone")
     frames = add(1, 1)
-    offer: Callable[[], bool] = partial(setup.adds.on_run, connection, frames, 0, scan_adds(frames, 0, len(frames)))
+    offer: Callable[[], int] = partial(setup.adds.on_run, connection, frames, 0, scan_adds(frames, 0, len(frames)))
     if protobuf:
         offer = partial(setup.adds.on_add, connection, AddEntry(1, 1, KEY, frames[28:], deferred_sync=True))
     with pytest.raises(JournalFailedError):
@@ -390,6 +403,61 @@ async def test_a_cache_that_stays_full_for_too_long_refuses_instead_of_holding()
     await setup.send(connection, add(1, 1))
     setup.sync()
     assert connection.answers()[1:] == [(1, 1, Code.EOK)]
+
+
+async def test_a_run_of_more_ledgers_than_the_table_holds_is_taken_in_parts_and_in_its_order() -> None:
+    setup, connection = Setup(ledgers_max=2), FakeConnection()
+    sent = [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1), (3, 2), (1, 2)]
+    await setup.send(connection, b"".join(add(*entry) for entry in sent))
+    assert len(setup.table) == 2
+    assert connection.answers() == []
+    setup.sync()
+    assert connection.answers() == [(*entry, Code.EOK) for entry in sent]
+    assert setup.journal.entries() == [(KEY, entry) for _, entry in sent]
+
+
+async def test_a_run_is_taken_up_to_its_first_ledger_that_is_not_in_memory() -> None:
+    setup, connection = Setup(), FakeConnection()
+    await setup.table.load(1)
+    frames = add(1, 0) + add(1, 1) + add(2, 0) + add(1, 2)
+    assert setup.adds.on_run(connection, frames, 0, scan_adds(frames, 0, len(frames))) == 2
+    assert connection.held
+    assert setup.adds.in_progress == 2
+    assert [entry for _, entry in setup.journal.entries()] == [0, 1]
+    await setup.adds.aclose()
+
+
+@pytest.mark.parametrize("protobuf", [False, True])
+async def test_an_add_is_taken_after_its_load_although_others_have_crowded_its_ledger_out_meanwhile(
+    protobuf: bool,
+) -> None:
+    setup, connection = Setup(ledgers_max=2), FakeConnection()
+    frames = add(1, 0)
+    offer: Callable[[], int] = partial(setup.adds.on_run, connection, frames, 0, scan_adds(frames, 0, len(frames)))
+    if protobuf:
+        offer = partial(setup.adds.on_add, connection, AddEntry(1, 0, KEY, frames[28:]))
+    assert not offer()
+    await until(lambda: not connection.held, "loaded")
+    for other in (2, 3, 4):
+        await setup.table.load(other)
+    assert setup.table.find(1) is None
+    assert offer()
+    setup.sync()
+    assert connection.sent
+
+
+async def test_what_was_loaded_for_a_connection_is_not_kept_when_that_is_closed() -> None:
+    setup, connection = Setup(ledgers_max=2), FakeConnection()
+    frames = add(1, 0)
+    assert not setup.adds.on_run(connection, frames, 0, scan_adds(frames, 0, len(frames)))
+    await until(lambda: not connection.held, "loaded")
+    gone = weakref.ref(setup.table.find(1) or connection)
+    for other in (2, 3, 4):
+        await setup.table.load(other)
+    assert gone() is not None
+    setup.adds.on_closed(connection)
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("deferred", [False, True])

@@ -18,6 +18,7 @@ from magnetar.bookie.connection import (
     ConnectionCounters,
 )
 from magnetar.runtime.receiving import ReceiveMemory
+from magnetar.storage.frames import ENTRY_OFFSET
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
@@ -49,7 +50,7 @@ class Notebook:
         self.connection: Connection | None = None
         self.answer_with = b""
 
-    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool:
+    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> int:
         self.connection = connection
         self.runs += 1
         firsts = [*run.firsts, len(run.entry_ids)]
@@ -61,7 +62,7 @@ class Notebook:
             connection.send((encode_adds_done(bytes(buffer), run.offsets[first:after]),), after - first)
         if self.answer_with:
             connection.send((self.answer_with,))
-        return True
+        return len(run.entry_ids)
 
     def on_reads(self, connection: Connection, run: ReadRun) -> int:
         self.connection = connection
@@ -239,11 +240,11 @@ async def test_holding_in_the_middle_of_a_read_keeps_the_rest_for_later(setup: S
 
 async def test_what_is_not_taken_is_offered_again_after_the_release(setup: Setup) -> None:
     class Hesitant(Notebook):
-        def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool:
+        def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> int:
             if self.connection is None:
                 self.connection = connection
                 connection.hold("test")
-                return False
+                return 0
             return super().on_adds(connection, buffer, start, run)
 
     setup.notebook.__class__ = Hesitant
@@ -414,6 +415,24 @@ async def test_reads_that_were_not_taken_are_offered_again_and_those_before_them
     writer.write(b"".join(encode_request(ReadEntry(1, entry, version=V2)) for entry in range(7)) + add_frame(1, 0))
     await until(lambda: setup.notebook.adds, "what came behind the reads arrived")
     assert setup.notebook.reads == [(1, entry) for entry in range(7)]
+
+
+async def test_adds_that_were_not_taken_are_offered_again_and_those_before_them_are_not(setup: Setup) -> None:
+    class TakesTwo(Notebook):
+        def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> int:
+            assert start == run.offsets[0] - ENTRY_OFFSET
+            self.adds += [(1, entry_id, b"") for entry_id in run.entry_ids[:2]]
+            if len(run.entry_ids) > 2:
+                connection.hold("test")
+                asyncio.get_running_loop().call_soon(connection.release, "test")
+            return min(2, len(run.entry_ids))
+
+    setup.notebook.__class__ = TakesTwo
+    _, writer = await setup.connect()
+    adds = b"".join(add_frame(1 + entry % 3, entry, b"x" * entry) for entry in range(7))
+    writer.write(adds + encode_request(ReadEntry(1, 0, version=V2)))
+    await until(lambda: setup.notebook.reads, "what came after the adds arrived")
+    assert [entry for _, entry, _ in setup.notebook.adds] == list(range(7))
 
 
 class Peer(asyncio.Transport):

@@ -408,7 +408,7 @@ async def test_a_server_turns_a_connection_away_that_takes_a_descriptor_from_the
 async def test_a_silent_peer_is_pinged_after_one_interval_and_given_up_after_the_next() -> None:
     protocol, transport = connected()
     protocol.is_established = True
-    protocol.keep_alive(10.0, PING)
+    protocol.keep_alive(10.0, PING, protocol.on_silent)
     await asyncio.sleep(11)
     assert transport.writes == []  # It was heard in the interval in which it connected.
     await asyncio.sleep(10)
@@ -423,7 +423,7 @@ async def test_a_silent_peer_is_pinged_after_one_interval_and_given_up_after_the
 async def test_a_peer_that_answers_pings_stays() -> None:
     protocol, transport = connected()
     protocol.is_established = True
-    protocol.keep_alive(10.0, PING)
+    protocol.keep_alive(10.0, PING, protocol.on_silent)
     for answered in range(5):
         await until(lambda so_far=answered: len(transport.writes) > so_far, "it is pinged")
         transport.bring(frame(b"pong"))
@@ -434,7 +434,7 @@ async def test_a_peer_that_answers_pings_stays() -> None:
 @pytest.mark.virtual_time
 async def test_a_connection_whose_handshake_does_not_end_is_given_up_after_one_interval() -> None:
     protocol, transport = connected()
-    protocol.keep_alive(10.0, PING)
+    protocol.keep_alive(10.0, PING, protocol.on_silent)
     transport.bring(frame(b"no handshake"))
     await asyncio.sleep(11)
     assert (protocol.silent, transport.writes) == (1, [])
@@ -447,7 +447,7 @@ async def test_a_peer_that_is_held_is_blamed_for_its_silence_only_if_it_does_not
 ) -> None:
     protocol, _ = connected()
     protocol.is_established = True
-    protocol.keep_alive(10.0, PING)
+    protocol.keep_alive(10.0, PING, protocol.on_silent)
     protocol.hold(reason)
     await asyncio.sleep(100)
     assert bool(protocol.silent) is is_blamed
@@ -457,7 +457,7 @@ async def test_a_peer_that_is_held_is_blamed_for_its_silence_only_if_it_does_not
 @pytest.mark.virtual_time
 async def test_any_byte_is_a_sign_of_life_and_a_peer_that_gives_none_is_aborted_unless_it_is_held() -> None:
     protocol, transport = connected()
-    protocol.keep_alive(1_000.0, PING)
+    protocol.keep_alive(1_000.0, PING, protocol.on_silent)
     checks = [asyncio.ensure_future(protocol.check_alive(5.0)) for _ in range(2)]
     await asyncio.sleep(1)
     assert transport.writes == [PING]

@@ -74,7 +74,7 @@ class Connection(FramedConnection):
     def on_connected(self, transport: asyncio.Transport) -> None:
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "local"
-        self.keep_alive(self._keep_alive_s, self._ping_frame)
+        self.keep_alive(self._keep_alive_s, self._ping_frame, self._on_silent)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Connection(FramedConnection):
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
-    def on_silent(self) -> None:
+    def _on_silent(self) -> None:
         self._counters.timed_out += 1
         log.info("connection closed: the client is silent", extra={"peer": self.peer})
         self.abort()

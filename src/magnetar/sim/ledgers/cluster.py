@@ -9,6 +9,7 @@ Down:      a node in `down` stays down until it is taken out of it.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -51,7 +52,7 @@ class BookieNode:
 
 
 @dataclass(slots=True)
-class Node:
+class Node(ABC):
     """A process that is not a bookie. A subclass says what it does, and what it has while it runs."""
 
     name: str
@@ -64,17 +65,17 @@ class Node:
     """It may take a topic over."""
 
     @property
+    @abstractmethod
     def is_running(self) -> bool:
         """It does what it is for, so it may be killed, and given work."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def main(self, runtime: SimRuntime) -> None:
         """The process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_gone(self) -> None:
         """It has ended or crashed: what it had is of no use any more."""
-        raise NotImplementedError
 
     def may_return(self) -> bool:
         """It was not told to stop for good."""

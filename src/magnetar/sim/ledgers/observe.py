@@ -82,12 +82,11 @@ class ObservedHandler:
         self._inner = inner
         self._observer = observer
 
-    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> bool:
-        """Noted before, as the answer may come from inside; forgotten if the run is not taken."""
+    def on_adds(self, connection: Connection, buffer: bytearray, start: int, run: AddRun) -> int:
+        """Noted before, as the answer may come from inside; those that are not taken are forgotten."""
         self._observer.on_adds(run)
         taken = self._inner.on_adds(connection, buffer, start, run)
-        if not taken:
-            self._observer.forget_adds(run)
+        self._observer.forget_adds(run, taken)
         return taken
 
     def on_reads(self, connection: Connection, run: ReadRun) -> int:
@@ -148,13 +147,14 @@ class Observer:
                 "on_adds_received", self._bookie, ledger_id, run.entry_ids[a:b], run.lacs[a:b], recovery=recovery
             )
 
-    def forget_adds(self, run: AddRun) -> None:
+    def forget_adds(self, run: AddRun, taken: int) -> None:
+        """Those after the ones that were taken: they are offered again."""
         if self.is_hostile:
             return
         bounds = [*run.firsts, len(run.entry_ids)]
         for context, a, b in zip(run.contexts, bounds, bounds[1:], strict=False):
             ledger_id = parse_context(context).ledger_id
-            for entry_id in run.entry_ids[a:b]:
+            for entry_id in run.entry_ids[max(a, taken) : b]:
                 self._adds[ledger_id, entry_id].pop()
 
     def on_reads(self, run: ReadRun) -> None:

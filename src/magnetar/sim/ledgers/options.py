@@ -126,7 +126,7 @@ class Options:
     repairs: bool = chance(0.7)
     """Whether an operator repairs a victim that refuses to start; otherwise it stays away."""
     ledgers_in_memory: int = one_of(10, 10, 1_000)
-    """`bookie.ledgers_in_memory_max`: far below what it may be set to, above what one read of a socket can name."""
+    """`bookie.ledgers_in_memory_max`: far below what it may be set to, and what one read of a socket can name."""
 
     @property
     def base(self) -> Options:
