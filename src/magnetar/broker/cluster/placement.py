@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.names import NamespaceName
+from magnetar.words import counted
 
 _OVERLOADED: Final = 0.85
 """A broker whose busiest resource is used more than this gets no bundles while another one can take them."""
@@ -142,9 +143,10 @@ class BalanceLimits:
     def exceeded_by(self, load: BundleLoad) -> str:
         """Names the limit of one bundle that the load exceeds; empty if none."""
         if load.topics > self.topics_max:
-            return f"{load.topics} topics, {self.topics_max} allowed"
+            return f"{counted(load.topics, 'topic')}, {self.topics_max:,} allowed"
         if load.sessions > self.sessions_max:
-            return f"{load.sessions} producers and consumers, {self.sessions_max} allowed"
+            sessions = counted(load.sessions, "producer or consumer", "producers and consumers")
+            return f"{sessions}, {self.sessions_max:,} allowed"
         if load.messages_per_s > self.messages_per_s_max:
             return f"{load.messages_per_s:.0f} messages/s, {self.messages_per_s_max:.0f} allowed"
         if load.bytes_per_s > self.bytes_per_s_max:

@@ -162,8 +162,8 @@ def split_of(load: BundleLoad, count: int = 4) -> list[Change]:
 
 def test_a_bundle_beyond_a_limit_is_split_and_the_limit_named() -> None:
     for load, why in (
-        (BundleLoad(topics=1_001), "1001 topics, 1000 allowed"),
-        (BundleLoad(topics=2, sessions=1_001), "1001 producers and consumers, 1000 allowed"),
+        (BundleLoad(topics=1_001), "1,001 topics, 1,000 allowed"),
+        (BundleLoad(topics=2, sessions=1_001), "1,001 producers and consumers, 1,000 allowed"),
         (BundleLoad(40_000, topics=2), "40000 messages/s, 30000 allowed"),
         (BundleLoad(0, 2**30, topics=2), "1073741824 bytes/s, 104857600 allowed"),
     ):

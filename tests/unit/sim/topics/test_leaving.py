@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from magnetar.sim.mutants.hunt import look
 from magnetar.sim.topics.scenario import TOPICS
+from tests.unit.sim.catching import first_catch
 
 WORLD = {"faults": ("leave",), "fault_gap_s": 0.2, "duration_s": 1.5}
 
@@ -26,6 +26,6 @@ def test_topics_are_well_after_crashes_inside_the_stop_and_the_start_of_brokers(
 
 @pytest.mark.parametrize(("number", "first", "invariant"), [(110, 1, "T5")])
 def test_crash_inside_the_stop_of_a_broker_catches_a_planted_bug(number: int, first: int, invariant: str) -> None:
-    found = look(number, first, 20)
-    assert found.catch is not None
-    assert invariant in found.catch.invariants
+    catch = first_catch(number, first, 20)
+    assert catch is not None
+    assert invariant in catch.invariants

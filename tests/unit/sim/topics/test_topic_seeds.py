@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.sim.mutants.hunt import look
 from magnetar.sim.run import Report
 from magnetar.sim.topics.scenario import TOPICS
+from tests.unit.sim.catching import first_catch
 
 SEEDS = range(1, 5)
 BATCH = 2
@@ -50,6 +50,6 @@ def test_seed_of_topics_that_once_failed_does_not_fail_again(seed: int) -> None:
 )
 def test_seeds_of_topics_catch_planted_bugs(number: int, first: int, invariant: str) -> None:
     """`first` is near a seed that catches it today; when the code changes, another one does, a little later."""
-    found = look(number, first, 40)
-    assert found.catch is not None
-    assert invariant in found.catch.invariants
+    catch = first_catch(number, first, 40)
+    assert catch is not None
+    assert invariant in catch.invariants
