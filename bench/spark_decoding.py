@@ -19,14 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.binary import encode_value
 from magnetar.schemas.avro.parser import parse_schema
 from magnetar.schemas.data import SchemaData, SchemaType
 from magnetar.spark.decoding.columns import Columns, raw_columns, topic_columns
 from magnetar.spark.decoding.decoder import EntryDecoder
 from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun
-from magnetar.wire.pulsar.batch import encode_batched_message
-from magnetar.wire.pulsar.entry import broker_entry_header
+from magnetar.wire.pulsar.entry import broker_entry_header, encode_batched_message
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 

@@ -128,7 +128,7 @@ def count(side: Side, topic: str) -> Figures:
 
 
 def scrub(side: Side) -> Figures:
-    from magnetar.spark.pipelines.scrub.run import ScrubOptions, run
+    from magnetar.spark.pipelines.scrub import ScrubOptions, run
 
     assert isinstance(side, Magnetar)
     result = run(side.spark, ScrubOptions(cluster=side.cluster))

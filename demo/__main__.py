@@ -17,7 +17,7 @@ from demo.shell import run_demo
 from magnetar.spark.pipelines.audit.run import AuditOptions, AuditResult
 from magnetar.spark.pipelines.audit.run import run as run_audit
 from magnetar.spark.pipelines.audit.table import print_result
-from magnetar.spark.pipelines.failures import translated
+from magnetar.spark.pipelines.jobs import translated
 from magnetar.spark.session import session
 from magnetar.testing.audit_clients import PulsarClient
 from magnetar.testing.audit_log import AuditLog

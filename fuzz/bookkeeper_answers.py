@@ -1,7 +1,7 @@
 """What a client reads from a bookie: runs of answers, single ones, and whole connections of the ledger client.
 
 Runs:      a scan and the decoder that knows every case must agree on every frame of a run.
-Channel:   a real `BookieChannel` that has asked for a few things is fed the bytes, once whole and once in pieces.
+Channel:   a real `Channel` that has asked for a few things is fed the bytes, once whole and once in pieces.
            Whatever comes, everybody who asked is told exactly once, and how the bytes were cut makes no difference.
 """
 
@@ -19,12 +19,11 @@ from fuzz.engine import Target
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import BookieUnavailableError, MagnetarError, RemoteProtocolError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.bookie_channel import BookieChannel
 from magnetar.ledger.channels.channel import Channel
 from magnetar.ledger.channels.connection import Connection
 from magnetar.wire.bookkeeper import messages as m
-from magnetar.wire.bookkeeper.client import decode_response, decode_responses, encode_request
 from magnetar.wire.bookkeeper.codes import Code, code_of_number
+from magnetar.wire.bookkeeper.ends import decode_response, decode_responses, encode_request, encode_response
 from magnetar.wire.bookkeeper.frames import PREFIX, VERSION_MAX, Buffer, frame_end
 from magnetar.wire.bookkeeper.hot_path import (
     encode_add_responses,
@@ -34,7 +33,6 @@ from magnetar.wire.bookkeeper.hot_path import (
     scan_read_responses,
     scan_reads,
 )
-from magnetar.wire.bookkeeper.server import encode_response
 
 _PROTOCOL = (RemoteProtocolError,)
 _LEDGER = 7
@@ -241,7 +239,7 @@ async def _fed(pieces: Sequence[bytes], version: int) -> object:
         connections.append(make())
         connections[-1].connection_made(_Wire(connections[-1]))
 
-    channel = await BookieChannel.connect(_BOOKIE, _CONFIG, dial)
+    channel = await Channel.connect(_BOOKIE, _CONFIG, dial)
     listener = _Listener()
     asked = [asyncio.ensure_future(one) for one in (_ask_v2 if version == 2 else _ask_v3)(channel, listener)]
     for _ in range(3):  # Until a v3 connection is there, too.
@@ -262,13 +260,13 @@ async def _fed(pieces: Sequence[bytes], version: int) -> object:
     return listener.told, [None if isinstance(one, Exception) else one for one in outcomes]
 
 
-def _ask_v2(channel: BookieChannel, listener: _Listener) -> list[Awaitable[m.AnyResponse]]:
+def _ask_v2(channel: Channel, listener: _Listener) -> list[Awaitable[m.AnyResponse]]:
     channel.attach(_LEDGER, listener)
     channel.send_reads(_LEDGER, _READS, listener, timeout_s=_TIMEOUT_S)
     return [channel.request(m.BatchRead(_LEDGER, 20, 0, entries_max=2, bytes_max=100, version=2), timeout_s=_TIMEOUT_S)]
 
 
-def _ask_v3(channel: BookieChannel, _listener: _Listener) -> list[Awaitable[m.AnyResponse]]:
+def _ask_v3(channel: Channel, _listener: _Listener) -> list[Awaitable[m.AnyResponse]]:
     return [channel.request(request, timeout_s=_TIMEOUT_S) for request in _V3_ASKED]
 
 

@@ -17,13 +17,12 @@ from fuzz.bookkeeper_answers import first_frame_is_whole
 from fuzz.engine import Target
 from magnetar.errors import DigestMismatchError, RemoteProtocolError
 from magnetar.wire.bookkeeper.availability import AvailabilityEncoder, decode_availability
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.ends import RequestDecoder, decode_response, encode_request
 from magnetar.wire.bookkeeper.frames import PREFIX, PREFIX_BYTES, VERSION_MAX, Flag, Operation, PacketHeader
 from magnetar.wire.bookkeeper.hot_path import AddRun, parse_context
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, ReadEntry, Refusal
-from magnetar.wire.bookkeeper.server import RequestDecoder
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "bookkeeper-frames.json"
 _LARGEST_SEED_BYTES = 1_000

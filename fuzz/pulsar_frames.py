@@ -15,9 +15,15 @@ from pathlib import Path
 from fuzz.engine import Target
 from magnetar.errors import MalformedEntryError, RemoteProtocolError
 from magnetar.wire.compression import decompress
-from magnetar.wire.pulsar.batch import encode_batched_message, messages_of_batch
 from magnetar.wire.pulsar.encode import encode_command, encode_message_head, encode_send_receipts
-from magnetar.wire.pulsar.entry import body_offset_of, broker_entry_header, messages_in, parse_entry
+from magnetar.wire.pulsar.entry import (
+    body_offset_of,
+    broker_entry_header,
+    encode_batched_message,
+    messages_in,
+    messages_of_batch,
+    parse_entry,
+)
 from magnetar.wire.pulsar.frames import FrameDecoder, decode_command, verify_checksum
 from magnetar.wire.pulsar.hot_path import Send, scan_sends
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import ZLIB, SingleMessageMetadata

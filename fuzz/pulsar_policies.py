@@ -11,8 +11,7 @@ import struct
 from pathlib import Path
 
 from fuzz.engine import Target
-from magnetar.broker.policies.event_schema import parsed_event_schema
-from magnetar.broker.policies.events import decode_event, encode_event
+from magnetar.broker.policies.events import decode_event, encode_event, parsed_event_schema
 from magnetar.broker.policies.registry import merge_policies
 from magnetar.broker.policies.rows import Documents
 from magnetar.broker.resources.documents import decode

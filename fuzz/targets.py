@@ -18,7 +18,7 @@ from magnetar.metadata.bookkeeper.cluster import LedgerLayout, decode_layout, en
 from magnetar.metadata.bookkeeper.cookies import decode_cookie, encode_cookie
 from magnetar.metadata.bookkeeper.paths import ledger_path_below_root, parse_ledger_path
 from magnetar.metadata.bookkeeper.service_info import decode_service_info, encode_service_info
-from magnetar.quorum.rack_table import parse_bookies_node
+from magnetar.quorum.candidates import parse_bookies_node
 
 T = TypeVar("T")
 

@@ -16,8 +16,7 @@ from magnetar.topic.log.managed_ledger import decode_managed_ledger, encode_mana
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import ZLIB, InfoMetadata, ManagedLedgerInfo
-from magnetar.wire.pulsar.batch import encode_batched_message
-from magnetar.wire.pulsar.entry import broker_entry_header
+from magnetar.wire.pulsar.entry import broker_entry_header, encode_batched_message
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 

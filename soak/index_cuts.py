@@ -24,10 +24,9 @@ from typing import Any
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.config.bookie import NO_HTTP, BookieConfig
-from magnetar.config.journal import JournalConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
-from magnetar.config.storage import StorageConfig
+from magnetar.config.storage import JournalConfig, StorageConfig
 from magnetar.errors import MagnetarError
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths

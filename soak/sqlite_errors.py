@@ -25,7 +25,7 @@ from typing import Any
 from magnetar.config.metadata import MetadataConfig, SqliteConfig
 from magnetar.errors import MagnetarError, MetadataError
 from magnetar.metadata.local import LocalServer
-from magnetar.metadata.sqlite.engine import Connection, open_sqlite_server
+from magnetar.metadata.sqlite import Connection, open_sqlite_server
 from magnetar.metadata.store import ANY_VERSION, MetadataStore, Put
 from magnetar.runtime.system import SystemRuntime
 from soak.lossy_vfs import Faults, LossyConnection, Recorder, Step, durable, lose_power

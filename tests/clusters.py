@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.config.root import Config
-from magnetar.sim.devices.device import DiskTiming
+from magnetar.sim.device import DiskTiming
 from magnetar.sim.loop import SimLoop
 from magnetar.sim.machine import SimMachine, WallClock
 from magnetar.sim.seeds import Delay

@@ -72,7 +72,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 def _serve() -> None:
     import magnetar.cli.bookie.command
-    import magnetar.cli.ledger.command
+    import magnetar.cli.ledger
     import magnetar.cli.main
     import magnetar.cli.metadata
 

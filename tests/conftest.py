@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-pytest.register_assert_rewrite("magnetar.testing.contracts")  # Before they are imported, for messages that explain.
+pytest.register_assert_rewrite("tests.contracts")  # Before they are imported, for messages that explain.
 pytest_plugins = ["tests.contract_report", "tests.virtual_time"]
 
 # How long one example takes says nothing on a busy machine; pytest-timeout ends a test that hangs.

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from magnetar.testing.contracts.metadata_store import MetadataStoreContract
+from tests.contracts.metadata_store import MetadataStoreContract
 
 KINDS = ("memory", "sqlite", "zookeeper")
 _PROPERTY = "metadata contract"

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 
 from magnetar.sim.loop import SimLoop, new_sim_loop
-from magnetar.sim.network.network import SimNetwork
+from magnetar.sim.network import SimNetwork
 
 T = TypeVar("T")
 

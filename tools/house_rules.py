@@ -46,14 +46,14 @@ EXCEPTIONS = [  # (files below src/magnetar, module they may import, why)
     (
         "storage/index/rocksdb_store.py",
         "rocksdict",
-        "the location index; its calls run on offload lanes, and it never runs simulated: memory_store.py does",
+        "the location index; its calls run on offload lanes, and it never runs simulated: MemoryStore does",
     ),
     (
         "storage/index/rocksdb_store.py",
         "glob",
         "RocksDB's own directory, which no Disk sees; on an offload lane, like its calls",
     ),
-    ("metadata/zookeeper/handler.py", "select", "kazoo's own socket, polled on kazoo's own thread"),
+    ("metadata/zookeeper/client.py", "select", "kazoo's own socket, polled on kazoo's own thread"),
 ]
 
 _SEAM = "take a Disk from runtime/ as an argument"

@@ -5,7 +5,7 @@
 Rows:      a folder may import rows above its own, and itself. The first row's members may import each other.
 Counted:   every import: at the top, inside functions, behind TYPE_CHECKING, and `import_module("magnetar.…")`. Where
            it is matters only for islands: the command line goes there inside functions.
-Rooms:     the folders inside some folders have rows too: ROOMS. Writing a ledger knows nothing of reading one.
+Rooms:     what is inside some folders has rows too: ROOMS. Writing a ledger knows nothing of reading one.
 Protocols: the core knows none of the protocols that clients speak. Their codecs are for the front end of the same name
            in broker/, for topic/entry_format/, and for what is itself a client. Nothing in broker/ imports a front end.
 To change the architecture, change ROWS and the table in ARCHITECTURE.md together.
@@ -43,12 +43,12 @@ ROWS: list[tuple[str, ...]] = [
     ("cli",),
 ]
 FREE_AMONG_THEMSELVES = ROWS[0]
-ROOMS: dict[str, list[tuple[str, ...]]] = {  # Folder → rows of its own folders. Files beside these are free.
+ROOMS: dict[str, list[tuple[str, ...]]] = {  # Folder → rows of its own folders and modules. Others are free.
     "client": [("http",), ("producing", "consuming")],
     "ledger": [("metadata",), ("channels",), ("reading", "writing"), ("recovery",)],
     "topic": [("entry_format",), ("log",), ("cursor", "compaction")],
     "spark": [("decoding", "encoding"), ("reading", "writing"), ("pipelines",)],
-    "sim": [("devices", "network"), ("ledgers",), ("topics",), ("staging",), ("mutants",)],
+    "sim": [("device", "network"), ("disk",), ("ledgers",), ("topics",), ("staging",), ("mutants",)],
 }
 ISLANDS = frozenset({"spark"})  # Nothing else imports them: who installs the core does not need what they need.
 FERRIES = frozenset({"cli"})  # They may go to an island, but only inside functions: when a user asks for it.

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
+from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, scan_add_responses
 from magnetar.wire.bookkeeper.messages import V2, ReadEntry, ReadResponse
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.local import Fate, Link, LocalServer, LocalStore
 from magnetar.metadata.store import MetadataStore, Request
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
 from magnetar.testing.waiting import until
+from tests.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
 
 
 class BreakableLink(Link):

@@ -16,19 +16,17 @@ from uvicorn.server import ServerState
 
 from magnetar.admin.cluster.relay import Permissions, perform
 from magnetar.admin.http.app import AdminApp
-from magnetar.admin.http.call import AdminContext, Call, Reply
-from magnetar.admin.http.route import Route
-from magnetar.client.http.client import HttpClient
-from magnetar.config.http import HttpConfig as PortConfig
+from magnetar.admin.http.call import AdminContext, Call, Reply, Route
+from magnetar.client.http import HttpClient
 from magnetar.config.metadata import MetadataConfig
+from magnetar.config.process import HttpConfig as PortConfig
 from magnetar.metadata.memory import MemoryServer
-from magnetar.metadata.relay.codec import RELAY_PATH
-from magnetar.metadata.relay.store import RelayedStore
+from magnetar.metadata.relay import RELAY_PATH, RelayedStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.slices import Slices
 from magnetar.runtime.system import SystemRuntime
 from magnetar.runtime.web_guard import WebGuard
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
+from tests.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
 
 HOST = "127.0.0.1"
 WATCH_S = 0.02

@@ -6,9 +6,9 @@ import pytest_asyncio
 
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG
-from magnetar.testing.contracts.metadata_store import MetadataStoreContract
 from tests.contracts.local_harness import LocalHarness
+from tests.contracts.metadata_harness import CONTRACT_CONFIG
+from tests.contracts.metadata_store import MetadataStoreContract
 
 
 class TestMemory(MetadataStoreContract):

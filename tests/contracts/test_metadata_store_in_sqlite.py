@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest_asyncio
 
 from magnetar.config.metadata import SqliteConfig
-from magnetar.metadata.sqlite.engine import open_sqlite_server
+from magnetar.metadata.sqlite import open_sqlite_server
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG
-from magnetar.testing.contracts.metadata_store import MetadataStoreContract
 from tests.contracts.local_harness import LocalHarness
+from tests.contracts.metadata_harness import CONTRACT_CONFIG
+from tests.contracts.metadata_store import MetadataStoreContract
 
 
 class TestSqlite(MetadataStoreContract):

@@ -14,16 +14,16 @@ import pytest_asyncio
 
 from magnetar.errors import AccessDeniedError
 from magnetar.metadata.store import CreateMode, MetadataStore
-from magnetar.testing.contracts.metadata_harness import Recorder, StoreContract, StoreHarness
-from magnetar.testing.contracts.metadata_nodes import (
+from magnetar.testing.waiting import until
+from tests.contracts.metadata_harness import Recorder, StoreContract, StoreHarness
+from tests.contracts.metadata_nodes import (
     NodesContract,
     RacesContract,
     SequencesContract,
     TransactionsContract,
 )
-from magnetar.testing.contracts.metadata_sessions import SessionsContract
-from magnetar.testing.contracts.metadata_store import WatchesContract
-from magnetar.testing.waiting import until
+from tests.contracts.metadata_sessions import SessionsContract
+from tests.contracts.metadata_store import WatchesContract
 from tests.contracts.relay_harness import RelayHarness
 
 

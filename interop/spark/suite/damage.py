@@ -20,7 +20,7 @@ from magnetar.runtime.system import SystemRuntime
 from magnetar.storage.entry_log.format import BLOCK_HEADER_BYTES, log_path
 from magnetar.storage.index.extents import Extent
 from magnetar.storage.index.location_index import IndexBatch, LocationIndex
-from magnetar.storage.open_storage import INDEX, open_rocksdb_index
+from magnetar.storage.ledger_storage import INDEX, open_rocksdb_index
 
 Replica = tuple[int, int, str]
 """Ledger, entry, bookie."""

@@ -14,8 +14,8 @@ from interop.spark.suite.audit_world import ACK_US, DELIVERY_US, PRODUCERS, SUBS
 from interop.spark.suite.http import call
 from magnetar.errors import AuditInputError
 from magnetar.spark.pipelines.audit.figures import bin_expression
-from magnetar.spark.pipelines.audit.options import FAULTS, bin_of, whole_topic
 from magnetar.spark.pipelines.audit.run import AuditOptions, AuditResult, Identity, Order, run
+from magnetar.spark.pipelines.audit.values import FAULTS, bin_of, whole_topic
 from magnetar.testing.audit_clients import PulsarClient
 from magnetar.testing.audit_log import AuditLog
 
@@ -203,7 +203,7 @@ def test_inputs_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path
 def test_expressions_of_spark_are_those_of_the_plan(spark: SparkSession) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from magnetar.spark.pipelines.audit.expressions import full_topic, place_of
+    from magnetar.spark.pipelines.audit.inputs import full_topic, place_of
 
     values = [0.0, 0.01, 0.5, 1.0, 7.7, 250.0, 100_000.0]
     rows = (

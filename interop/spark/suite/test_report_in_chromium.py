@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from interop.spark.suite.chromium import WITHOUT, Chromium, find_chromium
-from magnetar.spark.pipelines.audit.result import Findings
-from magnetar.spark.pipelines.report.page import render
+from magnetar.spark.pipelines.audit.page import render
+from magnetar.spark.pipelines.audit.values import Findings
 from tests.unit.spark.audit.findings import failed_findings, some_findings
 
 PROGRAM = find_chromium()

@@ -24,8 +24,8 @@ from magnetar.metadata.bookkeeper.underreplication import UnderreplicationMarks
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.pipelines.scrub.findings import What
-from magnetar.spark.pipelines.scrub.run import ScrubOptions, run
+from magnetar.spark.pipelines.replicas import What
+from magnetar.spark.pipelines.scrub import ScrubOptions, run
 from magnetar.testing.processes.cluster import ProcessCluster
 from magnetar.testing.processes.servers import START_TIMEOUT_S, BrokerProcess
 from magnetar.testing.waiting import until

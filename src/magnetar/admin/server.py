@@ -10,7 +10,6 @@ Limits:    Connections, requests at a time, idle seconds; admin/http/app.py limi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
@@ -19,10 +18,11 @@ from magnetar.broker.broker import Broker
 from magnetar.runtime.descriptors import note_refused, takes_from_reserve
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.runtime import Runtime
+from magnetar.runtime.uncancelled import end_task
 from magnetar.runtime.web_guard import WebGuard
 
 if TYPE_CHECKING:
-    from magnetar.admin.http.loaded import LoadedAdmin
+    from magnetar.admin.http.app import LoadedAdmin
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +59,11 @@ class AdminServer:
     async def aclose(self) -> None:
         if self._server is not None:
             self._server.close()
-        if self._loading is not None:
-            self._loading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loading
+        await end_task(self._loading)
         for door in list(self._waiting):
             door.transport.abort()
         if self._loaded is not None:
             await self._loaded.aclose(_CLOSE_SECONDS_MAX)
-
-    # --- connections --------------------------------------------------------------------------------------------------
 
     def on_waiting(self, door: _Door) -> None:
         if takes_from_reserve(door.transport):
@@ -141,6 +136,6 @@ class _Door(asyncio.Protocol):
 
 
 def _import_loaded() -> Callable[[Metrics, Callable[[], Health], WebGuard, Callable[[], Broker | None]], LoadedAdmin]:
-    from magnetar.admin.http.loaded import LoadedAdmin
+    from magnetar.admin.http.app import LoadedAdmin
 
     return LoadedAdmin

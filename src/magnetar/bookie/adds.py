@@ -19,17 +19,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from magnetar.bookie.admission import REOPEN_SHARE, Gate, WriterQuotas
 from magnetar.bookie.connection import Connection
-from magnetar.bookie.ledgers import Ledger, LedgerTable, move_lacs
+from magnetar.bookie.ledgers import Ledger, LedgerTable, RecordSink, move_lacs
 from magnetar.bookie.read_only import ReadOnlySwitch
 from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import Buffer
+from magnetar.runtime.gather import cancel_all
 from magnetar.storage.frames import ENTRY_OFFSET, add_frame
 from magnetar.storage.journal.format import RecordKind
+from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import encode_response
 from magnetar.wire.bookkeeper.frames import Flag
 from magnetar.wire.bookkeeper.hot_path import (
     AddRun,
@@ -38,33 +41,11 @@ from magnetar.wire.bookkeeper.hot_path import (
     parse_context,
     scan_adds,
 )
-from magnetar.wire.bookkeeper.messages import AddEntry, AddResponse
-from magnetar.wire.bookkeeper.server import encode_response
+from magnetar.wire.bookkeeper.messages import AddEntry, answer_to
 
 log = logging.getLogger(__name__)
 
 _LOADING: Final = "loading ledgers"  # The reason of holds until the ledgers of a run are in memory.
-
-
-class EntrySink(Protocol):
-    """The write cache, as adds see it."""
-
-    @property
-    def has_room(self) -> bool: ...
-    def add_run(
-        self, ledger_id: int, chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
-    ) -> None: ...
-    def add_many(
-        self, ledger_ids: list[int], chunk: bytes, entry_ids: list[int], offsets: list[int], lengths: list[int]
-    ) -> None: ...
-
-
-class RecordSink(Protocol):
-    """The journal, as adds see it."""
-
-    @property
-    def has_room(self) -> bool: ...
-    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int: ...
 
 
 class AddLimits(NamedTuple):
@@ -96,7 +77,7 @@ class Adds:
     def __init__(
         self,
         table: LedgerTable,
-        storage: EntrySink,
+        storage: LedgerStorage,
         journal: RecordSink,
         cache_gate: Gate,
         switch: ReadOnlySwitch,
@@ -167,7 +148,7 @@ class Adds:
             self._accept_one(connection, request, ledger)
         else:
             self.refused[code] = self.refused.get(code, 0) + 1
-            connection.send((_answer(request, code),))
+            connection.send((encode_response(answer_to(request, code)),))
         return True
 
     def _accept_one(self, connection: Connection, request: AddEntry, ledger: Ledger) -> None:
@@ -176,7 +157,7 @@ class Adds:
         (lac,) = scan_adds(chunk, 0, len(chunk)).lacs
         self._storage.add_run(ledger.id, chunk, [request.entry_id], [ENTRY_OFFSET], [len(request.body)])
         ledger.move_lac(lac, self._now_ms())
-        answer = _answer(request, Code.EOK)
+        answer = encode_response(answer_to(request))
         token = DurableAdd(connection, b"" if request.deferred_sync else answer)
         self._journal.submit(RecordKind.ADDS, (chunk,), [token])
         self._begin(connection, 1)
@@ -212,11 +193,7 @@ class Adds:
     async def aclose(self) -> None:
         self.cache_gate.close()
         self.quotas.close()
-        loads = list(self._loads)
-        for load in loads:
-            load.cancel()
-        if loads:
-            await asyncio.wait(loads)
+        await cancel_all(list(self._loads))
 
     # --- the slow way -------------------------------------------------------------------------------------------------
 
@@ -360,9 +337,3 @@ def _joined(buffer: Buffer, runs: Sequence[AddRun]) -> tuple[bytes, AddRun]:
 
 def _begin_of(run: AddRun) -> int:
     return run.offsets[0] - ENTRY_OFFSET
-
-
-def _answer(request: AddEntry, code: Code) -> bytes:
-    return encode_response(
-        AddResponse(code, request.ledger_id, request.entry_id, version=request.version, txn_id=request.txn_id)
-    )

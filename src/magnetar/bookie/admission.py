@@ -33,16 +33,12 @@ class Gate:
         self.shut_times = 0
         self._patience_s = patience_s
         self._impatient: asyncio.TimerHandle | None = None
-        self._waiting: list[Holdable] = []
+        self.waiting: list[Holdable] = []
         self._was_shut = asyncio.Event()
 
     async def wait_shut(self) -> None:
         """Returns when the gate is shut, for the task that opens it again."""
         await self._was_shut.wait()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     def shut(self) -> None:
         if self.is_shut:
@@ -55,8 +51,8 @@ class Gate:
 
     def wait(self, connection: Holdable) -> None:
         """Holds the connection, once per time that the gate is shut, however often the connection comes."""
-        if self.is_shut and not self.refuses and connection not in self._waiting:
-            self._waiting.append(connection)
+        if self.is_shut and not self.refuses and connection not in self.waiting:
+            self.waiting.append(connection)
             connection.hold(self._reason)
 
     def open(self) -> None:
@@ -64,9 +60,7 @@ class Gate:
             return
         self.is_shut = self.refuses = False
         self._was_shut.clear()
-        if self._impatient is not None:
-            self._impatient.cancel()
-            self._impatient = None
+        self.close()
         self._let_go()
 
     def close(self) -> None:
@@ -77,15 +71,15 @@ class Gate:
 
     def forget(self, connection: Holdable) -> None:
         """Forgets a closed connection."""
-        if connection in self._waiting:
-            self._waiting.remove(connection)
+        if connection in self.waiting:
+            self.waiting.remove(connection)
 
     def _lose_patience(self) -> None:
         self.refuses = True
         self._let_go()
 
     def _let_go(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for connection in waiting:
             connection.release(self._reason)
 
@@ -94,19 +88,16 @@ class WriterQuotas:
     def __init__(self, adds_max: int, patience_s: float) -> None:
         self._adds_max = adds_max
         self._patience_s = patience_s
-        self._pending: dict[Holdable, int] = {}
+        self.pending: dict[Holdable, int] = {}
+        """The adds of each writer that has any waiting."""
         self._gates: dict[Holdable, Gate] = {}
         self.held = 0
         """How often a writer was at its limit."""
 
-    def __len__(self) -> int:
-        """Returns the number of writers that have adds waiting."""
-        return len(self._pending)
-
     def has_room(self, connection: Holdable, count: int) -> bool:
         """Reports room. A writer without waiting adds always has room, however many come at once: else they could never
         pass."""
-        pending = self._pending.get(connection, 0)
+        pending = self.pending.get(connection, 0)
         return not pending or pending + count <= self._adds_max
 
     def must_wait(self, connection: Holdable, count: int) -> bool:
@@ -122,20 +113,20 @@ class WriterQuotas:
         return not gate.refuses
 
     def begin(self, connection: Holdable, count: int) -> None:
-        self._pending[connection] = self._pending.get(connection, 0) + count
+        self.pending[connection] = self.pending.get(connection, 0) + count
 
     def end(self, connection: Holdable, count: int) -> None:
-        left = self._pending.get(connection, 0) - count
+        left = self.pending.get(connection, 0) - count
         if left > 0:
-            self._pending[connection] = left
+            self.pending[connection] = left
         else:
-            self._pending.pop(connection, None)
+            self.pending.pop(connection, None)
         if self._gates and left <= self._adds_max * REOPEN_SHARE and (gate := self._gates.pop(connection, None)):
             gate.open()
 
     def forget(self, connection: Holdable) -> None:
         """Forgets a closed connection."""
-        self._pending.pop(connection, None)
+        self.pending.pop(connection, None)
         if gate := self._gates.pop(connection, None):
             gate.close()
 

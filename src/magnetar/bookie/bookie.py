@@ -24,17 +24,15 @@ from magnetar.bookie.adds import AddLimits, Adds
 from magnetar.bookie.admission import Gate
 from magnetar.bookie.connection import RECEIVE_BYTES, Connection, ConnectionCounters
 from magnetar.bookie.directories import DirectoryLayout, open_directories
-from magnetar.bookie.disk_watch import DiskWatch
 from magnetar.bookie.housekeeping import Collector, Flushing, MetadataCatalogue
 from magnetar.bookie.identity import establish, limbo_command, port_to_bind
 from magnetar.bookie.journals import Journals, Records
 from magnetar.bookie.ledgers import Fencing, LedgerTable
-from magnetar.bookie.long_poll import LongPolls
 from magnetar.bookie.observation import ObservationServer, observe_bookie
-from magnetar.bookie.read_only import ReadOnlyReason, ReadOnlySwitch, read_operator_status
+from magnetar.bookie.read_only import DiskWatch, ReadOnlyReason, ReadOnlySwitch, read_operator_status
 from magnetar.bookie.reads import ReadLimits, Reads
 from magnetar.bookie.registration import Registration
-from magnetar.bookie.requests import Requests
+from magnetar.bookie.requests import LongPolls, Requests
 from magnetar.config.bookie import NO_HTTP
 from magnetar.config.root import Config
 from magnetar.errors import ClosedError, JournalDamagedError, MagnetarError
@@ -44,13 +42,13 @@ from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, BookieServiceI
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.disk import Disk, DiskUsage
 from magnetar.runtime.framed_connection import listen
+from magnetar.runtime.gather import cancel_all
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.web_guard import WebGuard
 from magnetar.storage.journal.mark import JournalMark
-from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.open_storage import open_storage
+from magnetar.storage.ledger_storage import LedgerStorage, open_storage
 from magnetar.wire.bookkeeper.frames import frame_end
 
 log = logging.getLogger(__name__)
@@ -278,8 +276,7 @@ class Bookie:
             await task
         finally:
             if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+                await cancel_all([task])
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -363,10 +360,7 @@ class Bookie:
 
     async def aclose(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(tasks)
         await self._closing.aclose()
         if not self._failed.done():
             self._failed.cancel()

@@ -26,10 +26,10 @@ from magnetar.runtime.descriptors import undelivered_bytes
 from magnetar.runtime.framed_connection import UNDELIVERED, UNSENT, FramedConnection
 from magnetar.runtime.receiving import Received, ReceiveMemory
 from magnetar.storage.frames import ENTRY_OFFSET
+from magnetar.wire.bookkeeper.ends import RequestDecoder
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun
 from magnetar.wire.bookkeeper.messages import AnyRequest, Refusal
-from magnetar.wire.bookkeeper.server import RequestDecoder
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,13 @@ Order:     `Flushing`: write cache to entry logs and index, then the marks, then
            flushed before the first request, if they fill the write cache: otherwise a bookie that is killed repeatedly
            would have one cache more to replay each time. From then on the cache waits for nothing but the disk, not
            even for the registration, which may take as long as a session lives.
-           `Collector`: storage/entry_log/garbage.py → tombstones → storage/entry_log/compaction.py, never two rounds
-           at a time.
+           `Collector`: garbage → tombstones → compaction (storage/entry_log/compaction.py), never two rounds at a time.
 Failure:   on a full disk nothing is lost; the flush is tried again every second, even if none is due. Every other
            failure of a flush ends the bookie. Harmless errors of a collection (no metadata, a full disk, a damaged log
            or ledger) are logged and counted, and the next round tries again; any other error ends `run`.
 Limits:    while the disk watch forbids it, nothing is compacted; logs in which nothing is alive are removed anyway, as
            that needs no room.
-Read next: storage/flush.py, journals.py
+Read next: storage/write_cache.py, journals.py
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from magnetar.bookie.admission import Gate
-from magnetar.bookie.disk_watch import DiskVerdict
 from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.read_only import DiskVerdict
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import DiskFullError, NoSuchLedgerError, StorageDamagedError
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
-from magnetar.storage.entry_log.compaction import Compactor
-from magnetar.storage.entry_log.garbage import GarbageCollector
+from magnetar.storage.entry_log.compaction import Compactor, GarbageCollector
 from magnetar.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)

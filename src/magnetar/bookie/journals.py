@@ -8,35 +8,96 @@ Order:     a token is a list of adds, or a future; one call per group: all answe
            adds for several of them becomes one record in each; each part is answered when its own journal has synced.
            Each journal has a mark. `submitted` notes all positions at once, under their total; when storage has flushed
            up to that total, each journal may forget what is at or below its own position (storage/journal/mark.py).
+           Replay puts entries into the write cache at once. Flags are gathered, and applied when the journals have been
+           read to their ends: the old flags must come from the index, and replay does not wait.
 Failure:   any failure that ends the bookie, of a journal or of another part, ends this: nothing more is reported as
            durable, and nothing more is accepted.
-Read next: replay.py, storage/journal/journal.py
+Read next: storage/journal/journal.py
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 from magnetar.bookie.adds import Adds, DurableAdds
-from magnetar.bookie.replay import Replay
-from magnetar.config.journal import JournalConfig
+from magnetar.bookie.ledgers import RecordSink
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import ConfigError, DiskError, JournalDamagedError, JournalFailedError, MagnetarError
 from magnetar.runtime.disk import Buffer, Disk
 from magnetar.runtime.runtime import Runtime
-from magnetar.storage.frames import ENTRY_OFFSET
+from magnetar.storage.frames import ENTRY_OFFSET, by_ledger, keys_of, scan_frames
 from magnetar.storage.journal.files import DIRECTORY
-from magnetar.storage.journal.format import JournalRecord, RecordKind
+from magnetar.storage.journal.format import ExplicitLac, JournalRecord, RecordKind, decode_explicit_lac, decode_fence
 from magnetar.storage.journal.journal import Journal, OnDurable, OnFailed
 from magnetar.storage.journal.mark import JournalMark
 from magnetar.storage.journal.replay import replay_files
+from magnetar.storage.ledger_flags import EXPLICIT_LAC_BYTES_MAX, NO_FLAGS, LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)
+
+Change = Callable[[LedgerFlags], LedgerFlags]
+
+
+class Replay:
+    def __init__(self, storage: LedgerStorage) -> None:
+        self._storage = storage
+        self._changes: dict[int, list[Change]] = {}
+        self._keys: dict[int, bytes] = {}
+        self.records = 0
+        self.entries = 0
+
+    def deliver(self, record: JournalRecord) -> None:
+        self.records += 1
+        match record.kind:
+            case RecordKind.ADDS:
+                self._add(bytes(record.body), f"journal record {record.sequence}")
+            case RecordKind.FENCE:
+                fence = decode_fence(record.body)
+                self._change(fence.ledger_id, fence.master_key, lambda flags: dataclasses.replace(flags, fenced=True))
+            case RecordKind.EXPLICIT_LAC:
+                lac = decode_explicit_lac(record.body)
+                self._change(lac.ledger_id, lac.master_key, _lac_change(lac))
+
+    def _add(self, chunk: bytes, where: str) -> None:
+        run = scan_frames(chunk, where)
+        self.entries += len(run.entry_ids)
+        for ledger_id, a, b in by_ledger(run):
+            self._storage.add_run(ledger_id, chunk, run.entry_ids[a:b], run.offsets[a:b], run.lengths[a:b])
+        for ledger_id, master_key in keys_of(run):
+            self._keys.setdefault(ledger_id, master_key)
+
+    def _change(self, ledger_id: int, master_key: bytes, change: Change) -> None:
+        self._keys.setdefault(ledger_id, master_key)
+        self._changes.setdefault(ledger_id, []).append(change)
+
+    async def finish(self) -> None:
+        for ledger_id, master_key in self._keys.items():
+            known = await self._storage.get_flags(ledger_id) or NO_FLAGS
+            changed = known if known.master_key is not None else dataclasses.replace(known, master_key=master_key)
+            for change in self._changes.get(ledger_id, ()):
+                changed = change(changed)
+            if changed != known:
+                self._storage.set_flags(ledger_id, changed)
+
+
+def _lac_change(lac: ExplicitLac) -> Change:
+    """Returns the change, or leaves an explicit LAC out that is too long for storage; the one before it stays.
+
+    Earlier versions journaled any LAC, and then failed at every flush. To leave it out is safe: no client makes such a
+    LAC, and without one, readers only wait for an entry that has the same LAC; they never see a missing entry. A cut
+    one would be of no use, since its digest would be wrong.
+    """
+    if len(lac.body) <= EXPLICIT_LAC_BYTES_MAX:
+        return lambda flags: dataclasses.replace(flags, explicit_lac=lac.body)
+    log.warning("an explicit LAC is too long and left out", extra={"ledger": lac.ledger_id, "bytes": len(lac.body)})
+    return lambda flags: flags
+
 
 _LEDGER_ID = struct.Struct(">q")
 
@@ -45,15 +106,6 @@ _HOW_TO_REMOVE = (
     "Name it again, start the bookie and stop it gracefully (SIGTERM), which writes them to the entry logs; "
     "then take the directory out"
 )
-
-
-class Front(Protocol):
-    """A journal as requests see it, or several as if they were one."""
-
-    @property
-    def has_room(self) -> bool: ...
-    async def wait_for_room(self) -> None: ...
-    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int: ...
 
 
 class Journals:
@@ -68,7 +120,7 @@ class Journals:
         self._noted: dict[int, dict[str, int]] = {}
         self._is_failed = False
         self.all: list[Journal] = []
-        self._front: Front | None = None
+        self._front: RecordSink | None = None
 
     async def open(self, runtime: Runtime, config: JournalConfig, storage: LedgerStorage) -> None:
         """Replays all of them. JournalDamagedError has the whole path of the file."""
@@ -104,7 +156,7 @@ class Journals:
         return journal
 
     @property
-    def front(self) -> Front:
+    def front(self) -> RecordSink:
         assert self._front is not None, "nothing is served before the journals are open"
         return self._front
 
@@ -225,7 +277,7 @@ class Records:
     def __init__(self) -> None:
         """`open_with` follows when the journals are open; nothing is written before."""
         self._journals: Journals | None = None
-        self._front: Front | None = None
+        self._front: RecordSink | None = None
         self._failure: MagnetarError | None = None
         self.adds: Adds | None = None
 
@@ -265,7 +317,7 @@ class Records:
         for durable in waiting:
             await durable
 
-    def _open_front(self) -> Front:
+    def _open_front(self) -> RecordSink:
         assert self._front is not None, "nothing is served before the journals are open"
         if self._failure is not None:
             raise self._failure

@@ -28,8 +28,10 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from magnetar.runtime.disk import Buffer
+from magnetar.runtime.gather import cancel_all
 from magnetar.storage.journal.format import Fence, RecordKind, encode_fence
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
+from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import MASTER_KEY_BYTES, Flag
 from magnetar.wire.bookkeeper.hot_path import parse_context
@@ -38,16 +40,13 @@ NO_LAC: Final = -1
 _LOOKS_PER_LOAD: Final = 4  # How far the clock hand goes to find an idle one; then the next one goes, idle or not.
 
 
-class FlagStore(Protocol):
-    """Storage, as the table sees it. Flags that are set are in memory at once, and in the index with the next flush."""
-
-    async def get_flags(self, ledger_id: int) -> LedgerFlags | None: ...
-    def set_flags(self, ledger_id: int, flags: LedgerFlags) -> None: ...
-
-
 class RecordSink(Protocol):
-    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int: ...
+    """A journal, or several as if they were one."""
+
+    @property
+    def has_room(self) -> bool: ...
     async def wait_for_room(self) -> None: ...
+    def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int: ...
 
 
 class Ledger:
@@ -105,7 +104,7 @@ class Ledger:
 
 
 class LedgerTable:
-    def __init__(self, storage: FlagStore, ledgers_max: int = 50_000) -> None:
+    def __init__(self, storage: LedgerStorage, ledgers_max: int = 50_000) -> None:
         self._storage = storage
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
         """In the order in which the clock hand passes them."""
@@ -188,8 +187,6 @@ class LedgerTable:
             ledger.flags = LedgerFlags(master_key=ledger.flags.master_key, fenced=True, deleted_at_ms=0)
         self._let_go[ledger_id] = ledger
 
-    # --- the bound ----------------------------------------------------------------------------------------------------
-
     def keep(self, ledger: Ledger) -> None:
         """Puts a ledger into the table, if it was evicted while the caller had it."""
         if ledger.id in self._ledgers:
@@ -219,11 +216,7 @@ class LedgerTable:
         ledger.contexts.clear()
 
     async def aclose(self) -> None:
-        tasks = list(self._loading.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._loading.values()))
 
 
 class Fencing:

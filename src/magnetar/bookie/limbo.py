@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookie.directories import COOKIE_FILE, REPAIR_FILE, BookieDirectories, Directory
-from magnetar.bookie.replay import Replay
+from magnetar.bookie.journals import Replay
 from magnetar.errors import JournalDamagedError, MalformedMetadataError, NoSuchLedgerError
 from magnetar.ids import BookieId, LedgerId
 from magnetar.metadata.bookkeeper.cookies import Cookie, encode_cookie
@@ -36,7 +36,6 @@ from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerS
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.runtime.disk import Disk
 from magnetar.runtime.runtime import Entropy
-from magnetar.storage.journal.chunked_file import Window
 from magnetar.storage.journal.files import DIRECTORY, JournalFiles
 from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
@@ -49,13 +48,11 @@ from magnetar.storage.journal.format import (
 )
 from magnetar.storage.journal.mark import NAME as MARK_FILE
 from magnetar.storage.journal.mark import JournalMark, Marks, decode_marks, encode_marks
-from magnetar.storage.journal.replay import journal_names, replay_files
+from magnetar.storage.journal.replay import Window, journal_names, replay_files
 from magnetar.storage.ledger_flags import NO_FLAGS
 from magnetar.storage.ledger_storage import LedgerStorage
 
-_READS_AT_ONCE: Final = (
-    100  # Ledgers whose metadata is read: a cluster has many, and each is a round trip to the store.
-)
+_READS_AT_ONCE: Final = 100  # Ledgers whose metadata is read: a cluster has many, and each is a round trip.
 _ASIDE: Final = ".damaged"
 
 OpenStorage = Callable[[Callable[[], int], int], Awaitable[LedgerStorage]]
@@ -212,12 +209,8 @@ class JournalRepair:
         if await journal_names(disk, DIRECTORY):
             return
         files = JournalFiles(disk, self._entropy)
-        begun = await files.open(self._positions[path], _ignore, is_begun=False)
+        begun = await files.open(self._positions[path], lambda _: None, is_begun=False)  # All readable is flushed.
         await begun.file.aclose()
-
-
-def _ignore(_: JournalRecord) -> None:
-    """Ignores the record: everything readable is flushed already."""
 
 
 async def _set_flags(storage: LedgerStorage, suspects: Suspects) -> None:

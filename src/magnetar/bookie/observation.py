@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from magnetar.runtime.descriptors import takes_from_reserve
+from magnetar.runtime.gather import cancel_all
 from magnetar.runtime.metrics import CONTENT_TYPE, Health, Metrics
 from magnetar.runtime.web_guard import WebGuard
 
@@ -100,11 +101,7 @@ class ObservationServer:
     async def aclose(self) -> None:
         if self._server is not None:
             self._server.close()
-        tasks = list(self._open)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._open))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -23,19 +23,21 @@ import dataclasses
 import logging
 import struct
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from magnetar.bookie.admission import Gate
+from magnetar.bookie.admission import REOPEN_SHARE, Gate
 from magnetar.bookie.connection import Connection
 from magnetar.bookie.ledgers import NO_LAC, LedgerTable
 from magnetar.errors import EntryMissingError, LedgerMissingError, LocalProtocolError, MagnetarError
 from magnetar.runtime.disk import Buffer
+from magnetar.runtime.gather import cancel_all
 from magnetar.storage.frames import lend, lent
+from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import response_parts
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.hot_path import ReadRun, read_response_header
-from magnetar.wire.bookkeeper.messages import AnyRequest, AnyResponse, ReadLacResponse, ReadResponse, failure
-from magnetar.wire.bookkeeper.server import response_parts
+from magnetar.wire.bookkeeper.messages import AnyRequest, AnyResponse, ReadLacResponse, ReadResponse, answer_to
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ def _shorter_parts(request: AnyRequest, answer: AnyResponse) -> list[Buffer]:
     except LocalProtocolError as error:
         what = {"request": type(request).__name__, "why": str(error)}
         log.error("an answer cannot be sent, the client gets a failure", extra=what)
-        return response_parts(failure(request, Code.EIO))
+        return response_parts(answer_to(request, Code.EIO))
 
 
 def _shortened(answer: AnyResponse) -> AnyResponse:
@@ -93,18 +95,8 @@ def lac_told_by(body: bytes) -> int:
     return _EXPLICIT_LAC.unpack_from(body)[0] if len(body) >= _EXPLICIT_LAC.size else NO_LAC
 
 
-_REOPEN_SHARE = 0.8
 _SEND_BYTES = 256 * 1024  # The answers of one run leave in pieces of this size, not at its end.
 _LOOK_UP_MAX = 256  # Entries taken from the caches before their connection is asked whether it takes more.
-
-
-class EntrySource(Protocol):
-    """Stored entries, as reads see them."""
-
-    def get_entry_nowait(self, ledger_id: int, entry_id: int) -> memoryview | None: ...
-    def get_entries_nowait(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]: ...
-    async def get_entry(self, ledger_id: int, entry_id: int) -> memoryview: ...
-    async def last_entry(self, ledger_id: int) -> int | None: ...
 
 
 class ReadLimits(NamedTuple):
@@ -119,7 +111,7 @@ class Found(NamedTuple):
 
 
 class Reads:
-    def __init__(self, table: LedgerTable, storage: EntrySource, limits: ReadLimits) -> None:
+    def __init__(self, table: LedgerTable, storage: LedgerStorage, limits: ReadLimits) -> None:
         self._table = table
         self._storage = storage
         self._limits = limits
@@ -223,8 +215,6 @@ class Reads:
             return Found(Code.EUNKNOWNLEDGERSTATE, entry_id)
         return Found(Code.ENOENTRY if ledger.is_known else code, entry_id)
 
-    # --- reads in progress -------------------------------------------------------------------------------------------
-
     def must_wait(self, connection: Connection) -> bool:
         """Reports whether the connection must wait, and holds it in that case."""
         if self.in_progress >= self._limits.in_progress_max:
@@ -268,7 +258,7 @@ class Reads:
 
     def _end(self, count: int) -> None:
         self.in_progress -= count
-        if self.in_progress <= self._limits.in_progress_max * _REOPEN_SHARE:
+        if self.in_progress <= self._limits.in_progress_max * REOPEN_SHARE:
             self.busy_gate.open()
         if self._idle is not None and not self.in_progress and not self._idle.done():
             self._idle.set_result(None)
@@ -283,11 +273,7 @@ class Reads:
         self.busy_gate.forget(connection)
 
     async def aclose(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._tasks))
 
 
 def _by_ledger(run: ReadRun) -> Iterator[tuple[int, Sequence[int]]]:

@@ -11,7 +11,7 @@ Failure:   a node under our id that another session owns is never adopted and ne
            twice the session timeout, and then gives up. Disconnected: the bookie serves on; fencing keeps writers
            apart, not this node. Re-established: the node is missing, register again. Closed: no client can find this
            bookie any more, so it must stop.
-Read next: metadata/session.py, read_only.py (the wanted mode)
+Read next: metadata/store.py, read_only.py (the wanted mode)
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from magnetar.errors import (
 from magnetar.ids import BookieId
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.bookkeeper.service_info import BookieServiceInfo, encode_service_info
-from magnetar.metadata.session import SessionState
 from magnetar.metadata.store import (
     Check,
     Create,
@@ -47,6 +46,7 @@ from magnetar.metadata.store import (
     MetadataStore,
     Node,
     Operation,
+    SessionState,
     WatchEvent,
     WatchKind,
 )
@@ -91,17 +91,13 @@ class Registration:
         self._paths = paths
         self._bookie = bookie
         self._value = encode_service_info(info)
-        self._read_only = read_only
+        self.is_read_only = read_only
+        """The wanted mode; the registered one follows."""
         self._wake = asyncio.Event()
         self._moved: asyncio.Future[None] | None = None
         self._failure: asyncio.Future[MetadataError] = asyncio.get_running_loop().create_future()
         self._unlisten: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def is_read_only(self) -> bool:
-        """The wanted mode; the registered one follows."""
-        return self._read_only
 
     async def start(self, *, timeout_s: float | None = None) -> None:
         """Returns when clients can find the bookie; raises the reason if they cannot."""
@@ -122,8 +118,8 @@ class Registration:
 
     def set_read_only(self, read_only: bool) -> None:
         """Returns at once; `wait_registered` returns when it is so in the store."""
-        if read_only != self._read_only:
-            self._read_only = read_only
+        if read_only != self.is_read_only:
+            self.is_read_only = read_only
             self._move(RegistrationState.CHANGING, only_from=RegistrationState.REGISTERED)
             self._wake.set()
 
@@ -159,8 +155,6 @@ class Registration:
         except MetadataError as error:
             log.info("bookie %s stays registered until its session ends: %s", self._bookie, error)
 
-    # --- the task -----------------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
         try:
             while True:
@@ -182,7 +176,7 @@ class Registration:
 
     async def _mend(self) -> bool:
         """Looks at both nodes once, makes at most one transaction, and reports whether everything is as wanted now."""
-        generation, read_only = self._store.session.generation, self._read_only
+        generation, read_only = self._store.session.generation, self.is_read_only
         wanted = self._paths.registration(self._bookie, readonly=read_only)
         other = self._paths.registration(self._bookie, readonly=not read_only)
         await self._make_parents()
@@ -191,7 +185,7 @@ class Registration:
         if await self._own(wanted) is None:
             await self._create(wanted, other, await self._own(other))
         node = await self._store.get(wanted, watch=self._on_node)
-        is_current = (generation, read_only) == (self._store.session.generation, self._read_only)
+        is_current = (generation, read_only) == (self._store.session.generation, self.is_read_only)
         if node is None or not self._is_free(node) or not is_current or not self._store.session.state.is_usable:
             return False
         self._move(RegistrationState.REGISTERED)
@@ -259,8 +253,6 @@ class Registration:
     def _wait_limit_s(self) -> float:
         return _TIMEOUTS_TO_WAIT * self._store.session.timeout_ms / 1000
 
-    # --- what wakes it ------------------------------------------------------------------------------------------------
-
     def _on_session(self, state: SessionState) -> None:
         if self.state is not RegistrationState.STARTING:
             match state:
@@ -271,7 +263,7 @@ class Registration:
         self._wake.set()
 
     def _on_node(self, event: WatchEvent) -> None:
-        wanted = self._paths.registration(self._bookie, readonly=self._read_only)
+        wanted = self._paths.registration(self._bookie, readonly=self.is_read_only)
         if event.kind is not WatchKind.INTERRUPTED and event.path != wanted:
             return  # The node that a change of mode has deleted.
         self._move(RegistrationState.CHANGING, only_from=RegistrationState.REGISTERED)

@@ -20,8 +20,7 @@ from magnetar.broker.policies.service import PolicyService
 from magnetar.broker.resources.producer_names import ProducerNames
 from magnetar.broker.resources.resources import Resources
 from magnetar.broker.service import BrokerService
-from magnetar.broker.staged.publishing import StagedPublishing
-from magnetar.broker.staged.sweeping import BrokerPublisher, StagedSweeping
+from magnetar.broker.staged.publishing import BrokerPublisher, StagedPublishing, StagedSweeping
 from magnetar.broker.topics.change_events import ChangeEvents
 from magnetar.broker.topics.persistent import TopicParts
 from magnetar.broker.topics.registry import Topics
@@ -34,7 +33,7 @@ from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
 from magnetar.schemas.registry import SchemaRegistry
 from magnetar.schemas.storage import BookieSchemaLedgers, SchemaStorage
-from magnetar.topic.log.context import LogContext
+from magnetar.topic.log.managed_ledger import LogContext
 from magnetar.topic.log.tail_cache import TailCache
 
 

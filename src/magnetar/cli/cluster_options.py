@@ -62,17 +62,9 @@ HostAdminUrl: TypeAlias = Annotated[
         help="URL of the broker's admin interface: http://HOST:PORT. Default: port 8080 of the host in --url.",
     ),
 ]
-TopicArgument: TypeAlias = Annotated[
-    TopicName,
-    typer.Argument(
-        metavar="TOPIC",
-        parser=topic,
-        help=_TOPIC_HELP,
-    ),
-]
+TopicArgument: TypeAlias = Annotated[TopicName, typer.Argument(metavar="TOPIC", parser=topic, help=_TOPIC_HELP)]
 NewTopic: TypeAlias = Annotated[
-    TopicName,
-    typer.Argument(metavar="TOPIC", parser=topic, help=f"{_TOPIC_HELP} It is created if it does not exist."),
+    TopicName, typer.Argument(metavar="TOPIC", parser=topic, help=f"{_TOPIC_HELP} It is created if it does not exist.")
 ]
 NamespaceArgument: TypeAlias = Annotated[
     NamespaceName, typer.Argument(metavar="NAMESPACE", parser=namespace, help="Namespace, as TENANT/NAMESPACE.")

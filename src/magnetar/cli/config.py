@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from magnetar.cli.options import AsJson, ConfigFile, Settings, load_effective
-from magnetar.cli.output import print_json, print_table
+from magnetar.cli.options import ConfigFile, Settings, load_effective
+from magnetar.cli.output import AsJson, print_json, print_table
 from magnetar.config.knobs import Value
 from magnetar.config.load import Effective
 

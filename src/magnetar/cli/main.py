@@ -1,7 +1,7 @@
 """`magnetar`: finds the command and imports only that one, so that `--help` and small commands are quick.
 
-A command group is a line in `COMMANDS`; its module has a `typer.Typer` named `app`. If that has one command only, which
-has the group's own name, it is the command itself.
+A command group is a line in `COMMANDS` with its `typer.Typer`. If that has one command only, which has the group's own
+name, it is the command itself.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever thi
 _HELP_INSTEAD = "NoArgsIsHelpError"  # A class that typer does not export.
 
 COMMANDS = {
-    "standalone": ("magnetar.cli.standalone", "Run a broker, a bookie and their metadata in one process."),
-    "produce": ("magnetar.cli.messages.produce", "Publish messages from arguments or standard input."),
-    "consume": ("magnetar.cli.messages.consume", "Print messages of a subscription, and acknowledge them."),
-    "read": ("magnetar.cli.messages.read", "Print the messages of a topic."),
-    "explain": ("magnetar.cli.admin.explain", "Explain why messages are not delivered, or are still stored."),
-    "topics": ("magnetar.cli.admin.topics", "List, create, inspect and delete topics."),
-    "subscriptions": ("magnetar.cli.admin.subscriptions", "List, create, move and delete subscriptions."),
-    "namespaces": ("magnetar.cli.admin.namespaces", "List, create and delete namespaces, and set their policies."),
-    "tenants": ("magnetar.cli.admin.tenants", "List, create and delete tenants."),
-    "pipeline": ("magnetar.cli.pipeline.command", "Run Spark jobs: archive, audit, scrub, replay and compact."),
-    "config": ("magnetar.cli.config", "Show the configuration and where each value comes from."),
-    "metadata": ("magnetar.cli.metadata", "Create the metadata of a cluster, or inspect it."),
-    "broker": ("magnetar.cli.broker", "Run a broker. Its bookies and metadata store run elsewhere."),
-    "bookie": ("magnetar.cli.bookie.command", "Run a bookie (a storage node), or inspect and repair one."),
-    "ledger": ("magnetar.cli.ledger.command", "Create, write, read, follow, recover and delete ledgers."),
-    "dev": ("magnetar.cli.dev", "Run servers for development on this machine."),
+    "standalone": ("magnetar.cli.serve:standalone_app", "Run a broker, a bookie and their metadata in one process."),
+    "produce": ("magnetar.cli.messages.produce:app", "Publish messages from arguments or standard input."),
+    "consume": ("magnetar.cli.messages.receive:consume_app", "Print messages of a subscription, and acknowledge them."),
+    "read": ("magnetar.cli.messages.receive:read_app", "Print the messages of a topic."),
+    "explain": ("magnetar.cli.admin.explain:app", "Explain why messages are not delivered, or are still stored."),
+    "topics": ("magnetar.cli.admin.topics:app", "List, create, inspect and delete topics."),
+    "subscriptions": ("magnetar.cli.admin.subscriptions:app", "List, create, move and delete subscriptions."),
+    "namespaces": ("magnetar.cli.admin.namespaces:app", "List, create and delete namespaces, and set their policies."),
+    "tenants": ("magnetar.cli.admin.namespaces:tenants_app", "List, create and delete tenants."),
+    "pipeline": ("magnetar.cli.pipeline:app", "Run Spark jobs: archive, audit, scrub, replay and compact."),
+    "config": ("magnetar.cli.config:app", "Show the configuration and where each value comes from."),
+    "metadata": ("magnetar.cli.metadata:app", "Create the metadata of a cluster, or inspect it."),
+    "broker": ("magnetar.cli.serve:broker_app", "Run a broker. Its bookies and metadata store run elsewhere."),
+    "bookie": ("magnetar.cli.bookie.command:app", "Run a bookie (a storage node), or inspect and repair one."),
+    "ledger": ("magnetar.cli.ledger:app", "Create, write, read, follow, recover and delete ledgers."),
+    "dev": ("magnetar.cli.dev:app", "Run servers for development on this machine."),
 }
-"""Name → module, and the line that `--help` shows without importing it."""
+"""Name → where its app is, and the line that `--help` shows without importing it."""
 
 
 class Listed(TyperGroup):
     """A command group as `--help` lists it; its module is not imported."""
 
     def load(self) -> Any:
-        module, _ = COMMANDS[str(self.name)]
+        module, _, attribute = COMMANDS[str(self.name)][0].partition(":")
         with importing():
-            app = importlib.import_module(module).app
+            app = getattr(importlib.import_module(module), attribute)
         names = [getattr(command.callback, "__name__", "") for command in app.registered_commands]
         loaded = typer.main.get_command(app) if names == [self.name] else typer.main.get_group(app)
         loaded.name = self.name
@@ -116,7 +116,6 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Runs the command, and returns the exit code."""
     try:
         result = app(prog_name="magnetar", standalone_mode=False)
         return result if isinstance(result, int) else EXIT_DONE

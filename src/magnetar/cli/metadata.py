@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from magnetar.cli.open_store import Opened, Url, load_for_store, run_on_store
-from magnetar.cli.options import AsJson, ConfigFile, Settings
-from magnetar.cli.output import EXIT_FAILED, print_json, print_table, printable
+from magnetar.cli.options import ConfigFile, Settings
+from magnetar.cli.output import EXIT_FAILED, AsJson, print_fields, print_json, print_table
 from magnetar.errors import NoNodeError
 from magnetar.ids import LEDGER_ID_MAX, LedgerId
 from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
@@ -43,7 +44,7 @@ def init(
 
     async def command(opened: Opened) -> None:
         made = await init_cluster(opened.store, opened.paths, opened.runtime.entropy, accept_existing=if_missing)
-        _print_fields({"root": made.root, "instance_id": made.instance_id}, as_json)
+        print_fields({"root": made.root, "instance_id": made.instance_id}, as_json)
 
     run_on_store(command, load_for_store(metadata, config, settings), creates=True)
 
@@ -131,12 +132,9 @@ def ledger(
         stored = await ledgers.read(LedgerId(ledger_id))
         document = ledger_document(stored.value, show_password=show_password)
         path = opened.paths.ledger(LedgerId(ledger_id))
-        _print_ledger({**document, "path": path, "node_version": stored.version}, as_json)
+        print_ledger({**document, "path": path, "node_version": stored.version}, as_json)
 
     run_on_store(command, load_for_store(metadata, config, settings))
-
-
-# --- printing ---------------------------------------------------------------------------------------------------------
 
 
 def _print_node(path: str, node: Node, description: Description, as_json: bool) -> None:
@@ -152,24 +150,25 @@ def _print_node(path: str, node: Node, description: Description, as_json: bool) 
     if as_json:
         print_json({**about, "content": description.content})
     elif description.kind == "ledger" and description.problem is None:
-        _print_ledger({**description.content, "path": path, "node_version": node.version}, as_json)
+        print_ledger({**description.content, "path": path, "node_version": node.version}, as_json)
     else:
         shown = {key: value for key, value in about.items() if value is not None}
         shown |= {key: _when(shown[key]) for key in ("created_ms", "modified_ms")}
-        _print_fields({**shown, **description.content}, as_json)
+        print_fields({**shown, **description.content}, as_json)
     if description.problem is not None:
         print("hint: `--raw` writes the bytes as they are", file=sys.stderr)
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_ledger(document: dict[str, Any], as_json: bool) -> None:
+def print_ledger(document: dict[str, Any], as_json: bool, *, when: Callable[[int], str] | None = None) -> None:
+    """`when` shows the time of creation."""
     if as_json:
         print_json(document)
         return
     fields = {key: value for key, value in document.items() if key not in ("fragments", "custom_metadata")}
     if fields["ctime_ms"] is not None:
-        fields["ctime_ms"] = _when(fields["ctime_ms"])
-    _print_fields(fields, as_json)
+        fields["ctime_ms"] = (when or _when)(fields["ctime_ms"])
+    print_fields(fields, as_json)
     if document["custom_metadata"]:
         print()
         print_table(("custom metadata", "value"), list(document["custom_metadata"].items()))
@@ -179,24 +178,6 @@ def _print_ledger(document: dict[str, Any], as_json: bool) -> None:
         for f in document["fragments"]
     ]
     print_table(("first entry", "last entry", "bookies"), rows)
-
-
-def _print_fields(fields: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(fields)
-    else:
-        print_table(("field", "value"), [(key, _cell(value)) for key, value in fields.items()])
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return "-"
-        case list():
-            return ", ".join(map(_cell, value)) or "-"
-        case dict():
-            return ", ".join(f"{key}={_cell(item)}" for key, item in value.items()) or "-"
-    return printable(value)
 
 
 def _when(milliseconds: int) -> str:

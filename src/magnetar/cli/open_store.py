@@ -12,10 +12,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from magnetar.cli.logs import setup_short_command_log
-from magnetar.cli.options import load_effective
+from magnetar.cli.options import load_for_short_command
 from magnetar.cli.output import EXIT_INTERRUPTED
-from magnetar.config.load import Assignment
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError, MetadataError
 from magnetar.metadata.bookkeeper.cookies import CookieStore
@@ -37,8 +35,6 @@ Url: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a command works with."""
-
     store: MetadataStore
     paths: BookKeeperPaths
     runtime: SystemRuntime
@@ -49,10 +45,7 @@ class Opened:
 
 
 def load_for_store(url: str | None, config: Path | None, settings: list[str] | None) -> Config:
-    flags = [Assignment("metadata.url", url, "--metadata")] if url is not None else []
-    effective = load_effective(config, settings, flags=flags)
-    setup_short_command_log(effective)
-    return effective.config
+    return load_for_short_command(config, settings, {"metadata.url": (url, "--metadata")})
 
 
 def run_on_store(command: Callable[[Opened], Awaitable[None]], config: Config, *, creates: bool = False) -> None:

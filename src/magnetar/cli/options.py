@@ -1,23 +1,25 @@
-"""Options that commands share, and the way from them to a configuration.
+"""Options that commands share, and the way from them to a configuration and to a log on standard error.
 
-A command takes `config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False` and calls
-`load_effective(config, settings)`.
+A command takes `config: ConfigFile = None, settings: Settings = None` and calls `load_effective(config, settings)`. A
+short command's answer is its output or its error message, so it logs nothing below ERROR unless `logging.level` was
+set. A server logs as configured.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from types import MappingProxyType
+from typing import Annotated, TypeAlias, cast
 
 import typer
 
-from magnetar.cli.flags import AsJson as AsJson
-from magnetar.cli.flags import Yes as Yes
-from magnetar.cli.flags import confirm as confirm
 from magnetar.config.load import CONFIG_VARIABLE, Assignment, Effective, load
+from magnetar.config.root import Config
 from magnetar.errors import ConfigError
+from magnetar.runtime.logs import LogFormat, setup_logging
 
 CONFIG_FILE_BYTES_MAX = 1_000_000  # No configuration is this long; a wrong path may name something that never ends.
 
@@ -32,15 +34,19 @@ Settings: TypeAlias = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one configuration key; may be repeated."),
 ]
 
+Given: TypeAlias = Mapping[str, tuple[object, str]]
+"""Key → the value of the option that stands for it, None without one, and the option's name."""
+
 
 def load_effective(
     config: Path | None = None,
     settings: Sequence[str] | None = None,
+    given: Given = MappingProxyType({}),
     *,
-    flags: Sequence[Assignment] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Reads file and environment. `flags` are options of a command's own that stand for keys; they win over `--set`."""
+    """Reads file and environment. `given` are options of a command's own that stand for keys; they win over `--set`."""
+    flags = [Assignment(key, str(value), option) for key, (value, option) in given.items() if value is not None]
     variables = os.environ if environment is None else environment
     path = config or _path_from(variables)
     try:
@@ -72,3 +78,16 @@ def _read(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration file {path} is not UTF-8: byte {error.start}") from None
+
+
+def load_for_short_command(config: Path | None, settings: Sequence[str] | None, given: Given) -> Config:
+    effective = load_effective(config, settings, given)
+    logging = effective.config.logging
+    level = logging.level if "logging.level" in effective.origins else "ERROR"
+    setup_logging(level, cast("LogFormat", logging.format), sys.stderr)
+    return effective.config
+
+
+def setup_server_log(effective: Effective) -> None:
+    logging = effective.config.logging
+    setup_logging(logging.level, cast("LogFormat", logging.format), sys.stderr)

@@ -1,4 +1,9 @@
-"""A broker in the foreground, with or without a bookie beside it: what `standalone` and `broker` have in common.
+"""`magnetar broker` and `magnetar standalone`: a broker in the foreground, with or without a bookie beside it.
+
+`standalone` keeps a broker, a bookie and their metadata in one process and one directory, which has `metadata.db`
+(SQLite) and `bookie/` (journal and ledgers). The broker reaches its bookie without a socket; the bookie listens on a
+loopback port of its own as well, for readers that go past the broker. Topics that are not used are kept; `broker`
+deletes them after a minute, as Pulsar does.
 
 Order:     It starts so: free ports → metadata → bookie, if it is ours → ledger client → HTTP port → broker; then one
            JSON line. It ends in the opposite order, at the first signal. Ports are checked before anything is made: a
@@ -11,20 +16,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+import typer
 
 from magnetar.admin.server import AdminServer
 from magnetar.bookie.bookie import Bookie
 from magnetar.broker.broker import Broker
 from magnetar.broker.front_end import PULSAR
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
+from magnetar.cli.open_store import Url
+from magnetar.cli.options import ConfigFile, Settings, load_effective, setup_server_log
+from magnetar.config.bookie import NO_HTTP
+from magnetar.config.load import Effective
 from magnetar.config.root import Config
-from magnetar.errors import ListenError, MagnetarError
+from magnetar.errors import ArgumentError, ListenError, MagnetarError
 from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
@@ -33,12 +46,119 @@ from magnetar.metadata.open import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.collector import expect_long_life
 from magnetar.runtime.descriptors import raise_limit
+from magnetar.runtime.event_loop import run
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
 from magnetar.runtime.web_guard import WebGuard
 
 log = logging.getLogger(__name__)
+
+DEFAULT_DIRECTORY = "magnetar-data"
+DEFAULT_HTTP_PORT = 8080
+_OWN, _EXISTING = "own", "existing"
+_INACTIVE = "broker.inactive_topics_delete"
+
+ServicePort: TypeAlias = Annotated[
+    int | None, typer.Option("--port", help="TCP port for Pulsar clients. 0: any free port. Default: pulsar.port.")
+]
+HttpPort: TypeAlias = Annotated[
+    int, typer.Option("--http-port", help="TCP port for the admin interface, lookups and metrics. 0: any free port.")
+]
+
+broker_app = typer.Typer()
+
+
+@broker_app.callback(invoke_without_command=True)
+def broker(
+    metadata: Url = None,
+    port: ServicePort = None,
+    http_port: HttpPort = DEFAULT_HTTP_PORT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+) -> None:
+    """Run a broker until it gets a signal. Its bookies and metadata store run elsewhere. It prints one JSON
+    line when it is ready.
+    """
+    given = {"metadata.url": (metadata, "--metadata"), "pulsar.port": (port, "--port")}
+    effective = load_effective(config, settings, given)
+    setup_server_log(effective)
+    run(lambda: serve(effective.config, http_port, has_bookie=False))
+
+
+standalone_app = typer.Typer()
+
+
+@standalone_app.callback(invoke_without_command=True)
+def standalone(
+    directory: Annotated[
+        str, typer.Option("--dir", metavar="D", help="Directory for the data and metadata.")
+    ] = DEFAULT_DIRECTORY,
+    port: ServicePort = None,
+    http_port: HttpPort = DEFAULT_HTTP_PORT,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            metavar="URL",
+            help="URL of another metadata store, such as zk://host:2181. Default: an embedded store in --dir.",
+        ),
+    ] = None,
+    bookies: Annotated[
+        str,
+        typer.Option(
+            "--bookies",
+            metavar="own|existing",
+            help="Run a bookie in this process (own), or use the bookies registered in the metadata store (existing).",
+        ),
+    ] = _OWN,
+    config: ConfigFile = None,
+    settings: Settings = None,
+) -> None:
+    """Run a broker, a bookie and their metadata in one process, until it gets a signal. It prints one JSON line
+    when it is ready.
+    """
+    if bookies not in (_OWN, _EXISTING):
+        raise ArgumentError(f"--bookies is {_OWN} or {_EXISTING}, not {bookies!r}")
+    if bookies == _EXISTING and metadata is None:
+        raise ArgumentError(
+            "--bookies existing needs --metadata: give the metadata store of the bookies, such as zk://host:2181"
+        )
+    if not directory:
+        raise ArgumentError("--dir is empty: give a directory for the data")
+    given = {
+        "metadata.url": (metadata or f"sqlite:{Path(directory, 'metadata.db')}", "--metadata"),
+        "bookie.dir": (Path(directory, "bookie"), "--dir"),
+        "pulsar.port": (port, "--port"),
+    }
+    effective = load_effective(config, settings, given)
+    setup_server_log(effective)
+    has_bookie = bookies == _OWN
+    node = for_trying(effective)
+    node = for_one_bookie(node, effective) if has_bookie else node
+    run(lambda: serve(node, http_port, has_bookie=has_bookie))
+
+
+def for_trying(effective: Effective) -> Config:
+    """Turns off the deletion of unused topics, unless the user has set it: a topic still exists the next day."""
+    if _INACTIVE in effective.origins:
+        return effective.config
+    return dataclasses.replace(
+        effective.config, broker=dataclasses.replace(effective.config.broker, inactive_topics_delete=False)
+    )
+
+
+def for_one_bookie(config: Config, effective: Effective) -> Config:
+    """Quorums that one bookie can be, and a port that the system chooses, unless the user has chosen."""
+    chosen = effective.origins
+    topic = config.topic
+    if not any(f"topic.{name}" in chosen for name in ("ensemble_size", "write_quorum", "ack_quorum")):
+        topic = dataclasses.replace(topic, ensemble_size=1, write_quorum=1, ack_quorum=1)
+    bookie = dataclasses.replace(
+        config.bookie, port=config.bookie.port if "bookie.port" in chosen else 0, http_port=NO_HTTP
+    )
+    return dataclasses.replace(config, bookie=bookie, topic=topic)
+
 
 # --- ports ------------------------------------------------------------------------------------------------------------
 
@@ -141,8 +261,6 @@ async def _open_http(config: Config, http_port: int, server: AdminServer, closin
 
 
 class _Health:
-    """Returns the health of the whole process, for `/health`."""
-
     def __init__(self, bookie: Bookie | None) -> None:
         self._bookie = bookie
         self.broker: Broker | None = None

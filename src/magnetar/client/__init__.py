@@ -8,9 +8,9 @@
   without a network.
 * `client/consuming/raw_reader.py` reads whole entries, for Spark.
 * `attachment.py` keeps a producer or consumer attached to the broker that serves its topic.
-* `brokers.py` has connections and lookups; `connection.py` is one of them; `requests.py` has its open requests.
-* `message.py`, `options.py` have values.
-* `client/http/` is a client of brokers' HTTP ports.
+* `brokers.py` has connections and lookups; `connection.py` is one of them, with its open requests.
+* `values.py` has messages and settings.
+* `http.py` is a client of brokers' HTTP ports.
 
 It needs only an event loop and `Entropy`, so that it runs unchanged where time and network are simulated.
 
@@ -19,17 +19,20 @@ Read next: docs/pulsar-protocol.md
 
 from magnetar.client.client import PulsarClient
 from magnetar.client.consuming.consumer import Consumer, Reader
-from magnetar.client.message import EARLIEST, LATEST, Message, MessageId
-from magnetar.client.options import (
+from magnetar.client.producing.producer import Producer
+from magnetar.client.values import (
+    EARLIEST,
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
+    LATEST,
     SHARED,
     ClientOptions,
     ConsumerOptions,
+    Message,
+    MessageId,
     ProducerOptions,
 )
-from magnetar.client.producing.producer import Producer
 
 __all__ = [
     "EARLIEST",

@@ -12,8 +12,7 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from magnetar.client.brokers import Brokers
-from magnetar.client.connection import Connection
-from magnetar.client.requests import is_worth_another_try
+from magnetar.client.connection import Connection, is_worth_another_try
 from magnetar.errors import BrokerTimeoutError, BrokerUnavailableError, ClosedError, MagnetarError
 from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.uncancelled import ignore_outcome
@@ -37,8 +36,6 @@ class Attachment(ABC):
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
 
-    # --- for subclasses -----------------------------------------------------------------------------------------------
-
     @abstractmethod
     async def _attach(self, connection: Connection) -> None:
         """Registers with the connection and asks the broker to accept it."""
@@ -59,8 +56,6 @@ class Attachment(ABC):
 
     @abstractmethod
     def on_frame(self, frame: Frame) -> None: ...
-
-    # --- its life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         self._task = asyncio.create_task(self._keep_attached())

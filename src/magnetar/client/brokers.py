@@ -10,12 +10,12 @@ connections go to the service URL and name the broker that they want.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from magnetar.client.connection import Connection, connect
-from magnetar.client.options import ClientOptions
-from magnetar.client.requests import refusal
+from magnetar.client.connection import Connection, connect, refusal
+from magnetar.client.http import Address
+from magnetar.client.values import ClientOptions
 from magnetar.errors import BrokerUnavailableError, ClosedError, ConfigError, MagnetarError
 from magnetar.runtime.runtime import Entropy
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
@@ -25,11 +25,6 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
 )
 
 PORT: Final = 6650
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
 
 
 def parse_url(url: str) -> list[Address]:
@@ -65,8 +60,6 @@ class Brokers:
         """Returns a new id for a request, a producer or a consumer."""
         self._last_id += 1
         return self._last_id
-
-    # --- connections --------------------------------------------------------------------------------------------------
 
     async def service(self) -> Connection:
         """Returns a connection to any broker of the service URL that can be reached."""
@@ -109,8 +102,6 @@ class Brokers:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
         self._dials.clear()
-
-    # --- questions about topics ---------------------------------------------------------------------------------------
 
     async def ask(self, connection: Connection, command: BaseCommand, request_id: int) -> Any:
         return await connection.request(command, request_id, self.options.request_timeout_s)

@@ -23,10 +23,9 @@ from magnetar.client.consuming.incoming import Inbox
 from magnetar.client.consuming.raw_reader import RawReader
 from magnetar.client.consuming.subscriber import Subscriber
 from magnetar.client.consuming.topic_consumer import TopicConsumer
-from magnetar.client.message import LATEST, MessageId, before
-from magnetar.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from magnetar.client.producing.producer import Producer, TopicProducer
 from magnetar.client.topics import full_name, partition_name
+from magnetar.client.values import LATEST, ClientOptions, ConsumerOptions, MessageId, ProducerOptions, before
 from magnetar.runtime.runtime import Entropy
 
 _NAME_DIGITS: Final = 10

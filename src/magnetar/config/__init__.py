@@ -8,21 +8,3 @@ Invariant: a `Config` that exists is valid. Values and relations are checked whe
            files or the environment; the caller passes in what it has read.
 Read next: root.py (the sections), load.py (where values come from)
 """
-
-from __future__ import annotations
-
-from magnetar.config.load import Assignment, Effective, load
-from magnetar.config.logging import LoggingConfig
-from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
-from magnetar.config.root import Config
-
-__all__ = [
-    "Assignment",
-    "Config",
-    "Effective",
-    "LoggingConfig",
-    "MetadataConfig",
-    "SqliteConfig",
-    "ZooKeeperConfig",
-    "load",
-]

@@ -41,8 +41,7 @@ class BookieConfig:
         3181,
         "TCP port for clients. 0: the system chooses a free port at the first start; it is saved with the data and "
         "used again.",
-        at_least=0,
-        at_most=65_535,
+        within=(0, 65_535),
         bookkeeper="bookiePort",
     )
     listen_host: str = knob(
@@ -66,19 +65,15 @@ class BookieConfig:
         0,
         "TCP port for `/metrics` and `/health`. 0: any free port, which is printed when the bookie is ready; -1: no "
         "HTTP.",
-        at_least=NO_HTTP,
-        at_most=65_535,
+        within=(NO_HTTP, 65_535),
         bookkeeper="httpServerPort",
     )
-
-    # --- disks ---
 
     disk_usage_threshold_percent: int = knob(
         95,
         "Disk usage in percent above which a bookie accepts no more entries and becomes read-only. One directory on "
         "such a disk is enough.",
-        at_least=1,
-        at_most=99,
+        within=(1, 99),
         bookkeeper="diskUsageThreshold",
     )
     # Apache's default equals its threshold; there a bookie near it changes its state at every check.
@@ -86,37 +81,29 @@ class BookieConfig:
         90,
         "Disk usage in percent below which a bookie that became read-only accepts entries again. It must hold for all "
         "its disks.",
-        at_least=1,
-        at_most=99,
+        within=(1, 99),
         bookkeeper="diskUsageLwmThreshold",
     )
     disk_usage_warn_percent: int = knob(
         90,
         "Disk usage in percent above which a warning is logged.",
-        at_least=1,
-        at_most=99,
+        within=(1, 99),
         bookkeeper="diskUsageWarnThreshold",
     )
     disk_check_interval_ms: int = knob(
-        10_000,
-        "Milliseconds between two checks of disk usage.",
-        at_least=10,
-        at_most=3_600_000,
-        bookkeeper="diskCheckInterval",
+        10_000, "Milliseconds between two checks of disk usage.", within=(10, 3_600_000), bookkeeper="diskCheckInterval"
     )
     # One entry log and a little more: compaction writes a new log before it removes the old one.
     disk_reserve_compaction_bytes: int = knob(
         1_200 * 2**20,
         "Free bytes that a read-only bookie needs to continue compaction, which frees disk space.",
-        at_least=0,
-        at_most=2**50,
+        within=(0, 2**50),
         bookkeeper="minUsableSizeForEntryLogCreation",
     )
     disk_reserve_high_priority_bytes: int = knob(
         1_200 * 2**20,
         "Free bytes that a read-only bookie needs to accept entries of ledger recovery and re-replication.",
-        at_least=0,
-        at_most=2**50,
+        within=(0, 2**50),
         bookkeeper="minUsableSizeForHighPriorityWrites",
     )
     read_only_mode_enabled: bool = knob(
@@ -138,8 +125,7 @@ class BookieConfig:
         50_000,
         "Largest number of unanswered adds over all connections. At the limit, the bookie stops reading from "
         "connections that send adds.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         bookkeeper="maxAddsInProgressLimit",
     )
     # Several times what one reader may have waiting, for the same reason. A slow one has that many for long.
@@ -147,16 +133,14 @@ class BookieConfig:
         50_000,
         "Largest number of unanswered reads over all connections. At the limit, the bookie stops reading from "
         "connections that send reads.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         bookkeeper="maxReadsInProgressLimit",
     )
     # Several times what a writer keeps in flight, but below `adds_in_progress_max`: otherwise it is never reached.
     pending_adds_per_writer_max: int = knob(
         20_000,
         "Largest number of unanswered adds of one writer. At the limit, the bookie stops reading from its connection.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         bookkeeper="maxPendingAddRequestsPerThread",
     )
     # Apache's client takes a refusal for a failed bookie, and gives up an add by itself after five seconds.
@@ -164,15 +148,13 @@ class BookieConfig:
         2_500,
         "Milliseconds that a writer stays paused at `pending_adds_per_writer_max`. After that, its further adds are "
         "answered with `too many requests`, and the client uses another bookie.",
-        at_least=0,
-        at_most=600_000,
+        within=(0, 600_000),
     )
     pending_reads_per_reader_max: int = knob(
         10_000,
         "Largest number of unanswered reads of one reader. Further reads are answered with `too many requests`, and "
         "the client uses another bookie.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         bookkeeper="maxPendingReadRequestsPerThread",
     )
     # A few kilobytes each, and nothing else: they are not reads in progress. A tailing reader has one at each bookie of
@@ -181,38 +163,33 @@ class BookieConfig:
         50_000,
         "Number of readers, over all connections, that may wait for new entries of a ledger. Further ones are "
         "answered with `too many requests`, and the client uses another bookie.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
     )
     # About half a kilobyte each. One read of a socket may name some thousands: with fewer, they are loaded in turns.
     ledgers_in_memory_max: int = knob(
         50_000,
         "Number of ledgers whose key, fence and last confirmed entry are kept in memory. At the limit, idle ledgers "
         "are dropped and loaded again when they are used.",
-        at_least=20_000,
-        at_most=10_000_000,
+        within=(20_000, 10_000_000),
     )
     # Several hundred connections that are held with a full read each, or 25 of the largest frames at once.
     receive_bytes_max: int = knob(
         128 * 2**20,
         "Memory in bytes, over all connections, for requests that are incomplete or waiting. At the limit, the bookie "
         "stops reading large incomplete requests until others are finished.",
-        at_least=2**16,
-        at_most=2**40,
+        within=(2**16, 2**40),
     )
     # Far longer than a client of BookKeeper waits for an answer.
     frame_timeout_ms: int = knob(
         30_000,
         "Milliseconds without further data after which a connection with an incomplete request is closed.",
-        at_least=10,
-        at_most=3_600_000,
+        within=(10, 3_600_000),
     )
     # A client of BookKeeper gives up an add or a read after five seconds: later answers are of no use to it.
     unwritable_wait_ms: int = knob(
         5_000,
         "Milliseconds that responses wait for a client that reads nothing. After that, they are dropped and counted.",
-        at_least=0,
-        at_most=3_600_000,
+        within=(0, 3_600_000),
         bookkeeper="waitTimeoutOnResponseBackpressureMs",
     )
 

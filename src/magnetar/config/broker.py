@@ -1,6 +1,6 @@
 """Settings of a broker that are about topics rather than connections: its cluster, and automatic creation and deletion.
 
-Read next: defaults.py (defaults for topics), schemas.py, pulsar.py (connections)
+Read next: defaults.py (defaults for topics and schemas), pulsar.py (connections)
 """
 
 from __future__ import annotations
@@ -32,30 +32,26 @@ class BrokerConfig:
     namespace_bundles: int = knob(
         4,
         "Number of bundles that a new namespace is divided into.",
-        at_least=1,
-        at_most=4_096,
+        within=(1, 4_096),
         pulsar="defaultNumberOfNamespaceBundles",
     )
     tenants_max: int = knob(
         UNLIMITED,
         "Number of tenants that the cluster may have. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxTenants",
     )
     namespaces_per_tenant_max: int = knob(
         UNLIMITED,
         "Number of namespaces that one tenant may have. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxNamespacesPerTenant",
     )
     topics_per_namespace_max: int = knob(
         UNLIMITED,
         "Number of topics that one namespace may have; each partition counts as a topic. 0: no limit. A namespace may "
         "set its own value.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxTopicsPerNamespace",
     )
     force_delete_tenant: bool = knob(
@@ -72,8 +68,7 @@ class BrokerConfig:
     metadata_cache_entries_max: int = knob(
         50_000,
         "Number of metadata nodes that a broker caches. Each one has a watch in the metadata store.",
-        at_least=100,
-        at_most=10_000_000,
+        within=(100, 10_000_000),
     )
 
     # --- automatic creation and deletion of topics ---
@@ -90,15 +85,13 @@ class BrokerConfig:
     auto_create_partitions: int = knob(
         1,
         "Number of partitions of topics that are created automatically as partitioned topics.",
-        at_least=1,
-        at_most=_PARTITIONS_MAX,
+        within=(1, _PARTITIONS_MAX),
         pulsar="defaultNumPartitions",
     )
     partitions_max: int = knob(
         10_000,
         "Number of partitions that one topic may have. 0: no limit.",
-        at_least=0,
-        at_most=_PARTITIONS_MAX,
+        within=(0, _PARTITIONS_MAX),
         pulsar="maxNumPartitionsPerPartitionedTopic",
     )
     auto_create_subscriptions: bool = knob(
@@ -121,8 +114,7 @@ class BrokerConfig:
     inactive_topics_s: int = knob(
         60,
         "Seconds a topic must be unused before it is deleted.",
-        at_least=1,
-        at_most=_COUNT_MAX,
+        within=(1, _COUNT_MAX),
         pulsar="brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
     )
 
@@ -135,30 +127,26 @@ class BrokerConfig:
         120,
         "Seconds between two snapshots of a topic's producers, which deduplication needs after a restart. A topic "
         "without new messages is skipped.",
-        at_least=1,
-        at_most=86_400,
+        within=(1, 86_400),
         pulsar="brokerDeduplicationSnapshotIntervalSeconds",
     )
     deduplication_snapshot_entries: int = knob(
         1_000,
         "Number of new entries after which a snapshot is taken early. At most this many entries are read again when a "
         "topic is loaded.",
-        at_least=1,
-        at_most=10_000_000,
+        within=(1, 10_000_000),
         pulsar="brokerDeduplicationEntriesInterval",
     )
     deduplication_producers_max: int = knob(
         10_000,
         "Number of producers that deduplication remembers for each topic.",
-        at_least=1,
-        at_most=10_000_000,
+        within=(1, 10_000_000),
         pulsar="brokerDeduplicationMaxNumberOfProducers",
     )
     deduplication_producer_idle_minutes: int = knob(
         360,
         "Minutes after which deduplication forgets a producer that is not connected.",
-        at_least=1,
-        at_most=_COUNT_MAX,
+        within=(1, _COUNT_MAX),
         pulsar="brokerDeduplicationProducerInactivityTimeoutMinutes",
     )
 
@@ -173,8 +161,7 @@ class BrokerConfig:
         60,
         "Seconds that reading or changing topic policies may take. A topic whose policies cannot be read is not "
         "loaded.",
-        at_least=1,
-        at_most=3_600,
+        within=(1, 3_600),
         pulsar="topicPoliciesCacheInitTimeoutSeconds",
     )
 

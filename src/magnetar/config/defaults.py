@@ -1,4 +1,4 @@
-"""Default policies of topics: how long messages are kept, and limits on clients and rates.
+"""Default policies of topics: how long messages are kept, limits on clients and rates, and the checks of schemas.
 
 A namespace may set its own values for its topics, and a topic for itself; these apply where neither does.
 Read next: docs/policies.md
@@ -26,42 +26,35 @@ class TopicDefaultsConfig:
     All brokers of a cluster should have the same values, because topics move between brokers. Changes need a restart.
     """
 
-    # --- how long messages are kept ---
-
     message_ttl_s: int = knob(
         UNLIMITED,
         "Seconds after which a message counts as acknowledged on every subscription. 0: never.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="ttlDurationDefaultInSeconds",
     )
     retention_minutes: int = knob(
         0,
         "Minutes for which messages are kept after every subscription has acknowledged them. -1: forever.",
-        at_least=-1,
-        at_most=_COUNT_MAX,
+        within=(-1, _COUNT_MAX),
         pulsar="defaultRetentionTimeInMinutes",
     )
     retention_mb: int = knob(
         0,
         "Megabytes of messages that are kept after every subscription has acknowledged them. -1: all of them.",
-        at_least=-1,
-        at_most=2**43,
+        within=(-1, 2**43),
         pulsar="defaultRetentionSizeInMB",
     )
     backlog_quota_bytes: int = knob(
         NO_QUOTA,
         "Largest backlog of a subscription in bytes; `backlog_quota_policy` says what happens beyond it. -1: no limit.",
-        at_least=-1,
-        at_most=_BYTES_MAX,
+        within=(-1, _BYTES_MAX),
         pulsar="backlogQuotaDefaultLimitBytes",
     )
     backlog_quota_s: int = knob(
         NO_QUOTA,
         "Largest age in seconds of a subscription's oldest unacknowledged message; `backlog_quota_policy` says what "
         "happens beyond it. -1: no limit.",
-        at_least=-1,
-        at_most=_COUNT_MAX,
+        within=(-1, _COUNT_MAX),
         pulsar="backlogQuotaDefaultLimitSecond",
     )
     backlog_quota_policy: str = knob(
@@ -75,39 +68,32 @@ class TopicDefaultsConfig:
         UNLIMITED,
         "Number of bytes that are not compacted yet at which a topic is compacted automatically. 0: compact only on "
         "request.",
-        at_least=0,
-        at_most=_BYTES_MAX,
+        within=(0, _BYTES_MAX),
         pulsar="brokerServiceCompactionThresholdInBytes",
     )
     subscription_expiry_minutes: int = knob(
         UNLIMITED,
         "Minutes without consumers after which a subscription is deleted. 0: never.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="subscriptionExpirationTimeMinutes",
     )
-
-    # --- who may connect, and how fast ---
 
     producers_per_topic_max: int = knob(
         UNLIMITED,
         "Number of producers that one topic may have. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxProducersPerTopic",
     )
     consumers_per_topic_max: int = knob(
         UNLIMITED,
         "Number of consumers that one topic may have. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxConsumersPerTopic",
     )
     subscriptions_per_topic_max: int = knob(
         UNLIMITED,
         "Number of subscriptions that one topic may have. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxSubscriptionsPerTopic",
     )
     subscription_types: str = knob(
@@ -118,64 +104,55 @@ class TopicDefaultsConfig:
     publish_messages_per_s: int = knob(
         UNLIMITED,
         "Messages per second that may be published to one topic. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="maxPublishRatePerTopicInMessages",
     )
     publish_bytes_per_s: int = knob(
         UNLIMITED,
         "Bytes per second that may be published to one topic. 0: no limit.",
-        at_least=0,
-        at_most=_BYTES_MAX,
+        within=(0, _BYTES_MAX),
         pulsar="maxPublishRatePerTopicInBytes",
     )
     dispatch_messages_per_s: int = knob(
         UNLIMITED,
         "Messages per second that one topic delivers to its consumers. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="dispatchThrottlingRatePerTopicInMsg",
     )
     dispatch_bytes_per_s: int = knob(
         UNLIMITED,
         "Bytes per second that one topic delivers to its consumers. 0: no limit.",
-        at_least=0,
-        at_most=_BYTES_MAX,
+        within=(0, _BYTES_MAX),
         pulsar="dispatchThrottlingRatePerTopicInByte",
     )
     subscription_dispatch_messages_per_s: int = knob(
         UNLIMITED,
         "Messages per second that one subscription delivers to its consumers. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="dispatchThrottlingRatePerSubscriptionInMsg",
     )
     subscription_dispatch_bytes_per_s: int = knob(
         UNLIMITED,
         "Bytes per second that one subscription delivers to its consumers. 0: no limit.",
-        at_least=0,
-        at_most=_BYTES_MAX,
+        within=(0, _BYTES_MAX),
         pulsar="dispatchThrottlingRatePerSubscriptionInByte",
     )
     subscribes_per_consumer: int = knob(
         UNLIMITED,
         "Number of times that one consumer may subscribe within `subscribe_period_s`. 0: no limit.",
-        at_least=0,
-        at_most=_COUNT_MAX,
+        within=(0, _COUNT_MAX),
         pulsar="subscribeThrottlingRatePerConsumer",
     )
     subscribe_period_s: int = knob(
         30,
         "Length in seconds of the period in which `subscribes_per_consumer` counts.",
-        at_least=1,
-        at_most=86_400,
+        within=(1, 86_400),
         pulsar="subscribeRatePeriodPerConsumerInSecond",
     )
     delayed_delivery_max_ms: int = knob(
         UNLIMITED,
         "Longest delay in milliseconds that a message may ask for. 0: no limit.",
-        at_least=0,
-        at_most=_BYTES_MAX,
+        within=(0, _BYTES_MAX),
         pulsar="delayedDeliveryMaxDelayInMillis",
     )
 
@@ -196,3 +173,45 @@ class TopicDefaultsConfig:
 def listed_names(text: str) -> tuple[str, ...]:
     """Returns the names of a list that is separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+STRATEGIES = (
+    *("ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"),
+    *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemasConfig:
+    """The schema registry, and the default schema policies of topics.
+
+    All brokers of a cluster should have the same values, because topics move between brokers. Changes need a restart.
+    """
+
+    compatibility: str = knob(
+        "FULL",
+        "Compatibility check that a new schema must pass against the existing schemas of its topic.",
+        choices=STRATEGIES,
+        pulsar="schemaCompatibilityStrategy",
+    )
+    auto_update: bool = knob(
+        True,
+        "Allow producers and consumers to add a new schema to a topic. If false, only the admin API can.",
+        pulsar="isAllowAutoUpdateSchemaEnabled",
+    )
+    validation_enforced: bool = knob(
+        False, "Refuse producers without a schema on topics that have a schema.", pulsar="isSchemaValidationEnforced"
+    )
+    definition_bytes_max: int = knob(
+        2**20, "Largest size in bytes of one schema definition.", within=(1_024, 4 * 2**20)
+    )
+    # Each is a ledger to read when a schema is checked against all of them.
+    versions_max: int = knob(
+        1_000,
+        "Number of schema versions that one topic may have. At the limit, old versions must be deleted before a new "
+        "one is accepted.",
+        within=(1, 100_000),
+    )
+
+    def __post_init__(self) -> None:
+        check_knobs(self)

@@ -19,44 +19,38 @@ class DispatchConfig:
     read_entries_max: int = knob(
         500,
         "Number of entries that a subscription reads at once.",
-        at_least=1,
-        at_most=100_000,
+        within=(1, 100_000),
         pulsar="dispatcherMaxReadBatchSize",
     )
     read_bytes_max: int = knob(
         5 * 2**20,
         "Number of bytes that a subscription reads at once. A single entry may be larger.",
-        at_least=1,
-        at_most=2**30,
+        within=(1, 2**30),
         pulsar="dispatcherMaxReadSizeBytes",
     )
     # Small: with few messages and many consumers, each gets some.
     round_robin_messages_max: int = knob(
         20,
         "Number of messages that one consumer of a Shared subscription gets before the next consumer's turn.",
-        at_least=1,
-        at_most=100_000,
+        within=(1, 100_000),
         pulsar="dispatcherMaxRoundRobinBatchSize",
     )
     read_retry_initial_ms: int = knob(
         1_000,
         "Milliseconds to wait after a failed read. Each further failure doubles the wait, up to `read_retry_max_ms`.",
-        at_least=1,
-        at_most=3_600_000,
+        within=(1, 3_600_000),
         pulsar="dispatcherReadFailureBackoffInitialTimeInMs",
     )
     read_retry_max_ms: int = knob(
         60_000,
         "Longest wait in milliseconds between two attempts to read.",
-        at_least=1,
-        at_most=3_600_000,
+        within=(1, 3_600_000),
         pulsar="dispatcherReadFailureBackoffMaxTimeInMs",
     )
     read_timeout_ms: int = knob(
         60_000,
         "Milliseconds that one read may take. After that, it counts as failed and is tried again.",
-        at_least=1,
-        at_most=3_600_000,
+        within=(1, 3_600_000),
     )
     skip_unreadable: bool = knob(
         False,
@@ -70,22 +64,19 @@ class DispatchConfig:
         50_000,
         "Largest number of unacknowledged messages that a consumer of a Shared or Key_Shared subscription may have. "
         "0: no limit.",
-        at_least=0,
-        at_most=2**31 - 1,
+        within=(0, 2**31 - 1),
         pulsar="maxUnackedMessagesPerConsumer",
     )
     unacked_messages_per_subscription_max: int = knob(
         200_000,
         "Largest number of unacknowledged messages that a Shared or Key_Shared subscription may have. 0: no limit.",
-        at_least=0,
-        at_most=2**31 - 1,
+        within=(0, 2**31 - 1),
         pulsar="maxUnackedMessagesPerSubscription",
     )
     consumers_per_subscription_max: int = knob(
         0,
         "Number of consumers that one subscription may have. 0: no limit.",
-        at_least=0,
-        at_most=1_000_000,
+        within=(0, 1_000_000),
         pulsar="maxConsumersPerSubscription",
     )
 
@@ -94,8 +85,7 @@ class DispatchConfig:
         1_000,
         "Milliseconds to wait before a new active consumer of a Failover subscription gets messages. The last "
         "acknowledgements of the previous consumer can arrive during this time.",
-        at_least=0,
-        at_most=3_600_000,
+        within=(0, 3_600_000),
         pulsar="activeConsumerFailoverDelayTimeMillis",
     )
     failover_consistent_hashing: bool = knob(
@@ -114,8 +104,7 @@ class DispatchConfig:
     key_shared_points: int = knob(
         100,
         "Number of points that each consumer of a Key_Shared subscription has on the hash ring.",
-        at_least=1,
-        at_most=10_000,
+        within=(1, 10_000),
         pulsar="subscriptionKeySharedConsistentHashingReplicaPoints",
     )
     # Blocked entries are kept as positions only; this bounds them, and how far reading runs ahead of blocked entries.
@@ -123,16 +112,14 @@ class DispatchConfig:
         2_000,
         "Number of entries, for each consumer, that a Key_Shared subscription may hold back for blocked keys while it "
         "continues to read. 0: no limit.",
-        at_least=0,
-        at_most=1_000_000,
+        within=(0, 1_000_000),
         pulsar="keySharedLookAheadMsgInReplayThresholdPerConsumer",
     )
     key_shared_look_ahead_per_subscription: int = knob(
         20_000,
         "Number of entries that a Key_Shared subscription may hold back for blocked keys while it continues to read. "
         "0: no limit.",
-        at_least=0,
-        at_most=10_000_000,
+        within=(0, 10_000_000),
         pulsar="keySharedLookAheadMsgInReplayThresholdPerSubscription",
     )
 
@@ -145,8 +132,7 @@ class DispatchConfig:
     delayed_tick_ms: int = knob(
         1_000,
         "Precision of delayed delivery in milliseconds. Its timers fire no more often than this.",
-        at_least=1,
-        at_most=3_600_000,
+        within=(1, 3_600_000),
         pulsar="delayedDeliveryTickTimeMillis",
     )
     delayed_strict: bool = knob(
@@ -159,15 +145,13 @@ class DispatchConfig:
         2_000_000,
         "Number of delayed entries that a subscription keeps in memory. Further ones are found later by reading the "
         "topic again.",
-        at_least=1_000,
-        at_most=1_000_000_000,
+        within=(1_000, 1_000_000_000),
     )
     delayed_lookahead_entries: int = knob(
         50_000,
         "Number of delayed entries with increasing delivery times after which a subscription stops reading until the "
         "first one is due. 0: it never stops.",
-        at_least=0,
-        at_most=1_000_000_000,
+        within=(0, 1_000_000_000),
         pulsar="delayedDeliveryFixedDelayDetectionLookahead",
     )
 

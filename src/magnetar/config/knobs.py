@@ -25,14 +25,14 @@ _METADATA_KEY = "magnetar.knob"
 _TYPE_NAMES = {int: "an integer", bool: "true or false", str: "a string"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Knob:
     """The properties of one key besides its name."""
 
     default: Value
     what: str
-    at_least: int | None = None
-    at_most: int | None = None
+    within: tuple[int, int | None] | None = None
+    """The least value that is allowed, and the greatest if there is one."""
     choices: tuple[str, ...] = ()
     secret: bool = False
     bookkeeper: str = ""
@@ -58,15 +58,10 @@ class Knob:
         """Returns the range in words, for messages and docs; empty when every value of the type is allowed."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        match (self.at_least, self.at_most):
-            case (None, None):
-                return ""
-            case (low, None):
-                return f"at least {low:_}"
-            case (None, high):
-                return f"at most {high:_}"
-            case (low, high):
-                return f"{low:_} to {high:_}"
+        if self.within is None:
+            return ""
+        low, high = self.within
+        return f"at least {low:_}" if high is None else f"{low:_} to {high:_}"
 
     def complaint(self, value: object) -> str | None:
         """Returns why this value is refused, or None."""
@@ -79,15 +74,15 @@ class Knob:
         return None
 
     def _is_within_bounds(self, value: int) -> bool:
-        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+        low, high = self.within or (value, value)
+        return low <= value and (high is None or value <= high)
 
 
 def knob(
     default: V,
     what: str,
     *,
-    at_least: int | None = None,
-    at_most: int | None = None,
+    within: tuple[int, int | None] | None = None,
     choices: tuple[str, ...] = (),
     secret: bool = False,
     bookkeeper: str = "",
@@ -95,17 +90,7 @@ def knob(
     kafka: str = "",
 ) -> V:
     """Returns a dataclass field with its declaration. A secret is left out of `repr`, so no log line can show it."""
-    declared = Knob(
-        default=default,
-        what=what,
-        at_least=at_least,
-        at_most=at_most,
-        choices=choices,
-        secret=secret,
-        bookkeeper=bookkeeper,
-        pulsar=pulsar,
-        kafka=kafka,
-    )
+    declared = Knob(default, what, within, choices, secret, bookkeeper, pulsar, kafka)
     field: Any = dataclasses.field(default=default, repr=not secret, metadata={_METADATA_KEY: declared})
     return cast("V", field)
 

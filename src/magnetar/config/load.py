@@ -112,9 +112,6 @@ def _make_section(name: str, values: Mapping[str, Value], origins: Mapping[str, 
         raise ConfigError(f"{error} ({', '.join(known)})") from None
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
-
-
 def _from_toml(text: str, name: str) -> Iterator[tuple[Key, Value, str]]:
     origin = f"file {name}"
     for section, content in _parse_toml(text, origin).items():
@@ -145,9 +142,6 @@ def _unknown_section(section: str, content: object, origin: str) -> ConfigError:
     return ConfigError(
         f"{origin}: unknown key {section} outside of any section: the nearest known key is {nearest_key('', section)}"
     )
-
-
-# --- environment and flags --------------------------------------------------------------------------------------------
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[Key, Value, str]]:

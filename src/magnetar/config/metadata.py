@@ -20,8 +20,7 @@ class SqliteConfig:
     group_operations_max: int = knob(
         1_000,
         "Number of metadata operations that may share one SQLite transaction, and so one disk sync.",
-        at_least=1,
-        at_most=100_000,
+        within=(1, 100_000),
         pulsar="metadataStoreBatchingMaxOperations",
     )
 
@@ -125,8 +124,7 @@ class MetadataConfig:
         30_000,
         "Milliseconds without contact after which a session expires and its ephemeral nodes are removed. A ZooKeeper "
         "server may change this value to fit its own limits.",
-        at_least=100,
-        at_most=3_600_000,
+        within=(100, 3_600_000),
         bookkeeper="zkTimeout",
         pulsar="metadataStoreSessionTimeoutMillis",
         kafka="zookeeper.session.timeout.ms",
@@ -135,16 +133,14 @@ class MetadataConfig:
         10_000,
         "Milliseconds that one metadata operation may take, including time spent reconnecting. A slower operation "
         "fails.",
-        at_least=1,
-        at_most=3_600_000,
+        within=(1, 3_600_000),
         pulsar="metadataStoreOperationTimeoutSeconds",
     )
     connect_timeout_ms: int = knob(
         10_000,
         "Milliseconds that the first connection to the metadata store may take. After that, the process stops with an "
         "error.",
-        at_least=1,
-        at_most=3_600_000,
+        within=(1, 3_600_000),
         kafka="zookeeper.connection.timeout.ms",
     )
     # ZooKeeper's jute.maxbuffer, 1,048,575 by default, must hold the path and the value of a request.
@@ -152,21 +148,19 @@ class MetadataConfig:
         1_000_000,
         "Largest value in bytes that may be written to a node; a larger one is refused before it is sent. Keep it "
         "below the `jute.maxbuffer` of your ZooKeeper servers, which close the connection when a request is larger.",
-        at_least=1_000,
-        at_most=1_040_000,
+        within=(1_000, 1_040_000),
     )
     cache_entries_max: int = knob(
         10_000,
         "Number of nodes and child lists that the metadata cache holds. When it is full, the least recently used one "
         "is dropped.",
-        at_least=1,
+        within=(1, None),
     )
     operations_in_flight_max: int = knob(
         10_000,
         "Number of metadata operations that one session may have in progress. Further operations fail at once as "
         "unavailable.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         kafka="zookeeper.max.in.flight.requests",
     )
     ledgers_root: str = knob(

@@ -20,7 +20,7 @@ class PulsarConfig:
     """
 
     port: int = knob(
-        6650, "TCP port for Pulsar clients. 0: any free port.", at_least=0, at_most=65_535, pulsar="brokerServicePort"
+        6650, "TCP port for Pulsar clients. 0: any free port.", within=(0, 65_535), pulsar="brokerServicePort"
     )
     listen_host: str = knob(
         "",
@@ -46,8 +46,7 @@ class PulsarConfig:
         5 * 2**20,
         "Largest payload of one entry in bytes. Clients split or refuse larger messages, and bookies must accept "
         "frames of this size.",
-        at_least=1024,
-        at_most=64 * 2**20,
+        within=(1024, 64 * 2**20),
         pulsar="maxMessageSize",
     )
     expose_broker_entry_metadata: bool = knob(
@@ -61,24 +60,21 @@ class PulsarConfig:
     keep_alive_interval_ms: int = knob(
         30_000,
         "Milliseconds of silence after which a client is pinged. After twice this time its connection is closed.",
-        at_least=10,
-        at_most=3_600_000,
+        within=(10, 3_600_000),
         pulsar="keepAliveIntervalSeconds",
     )
     liveness_check_timeout_ms: int = knob(
         5_000,
         "Milliseconds that a connected client may take to answer a ping when another client claims its producer name "
         "or its Exclusive subscription. After that, the new client replaces it.",
-        at_least=1,
-        at_most=600_000,
+        within=(1, 600_000),
         pulsar="connectionLivenessCheckTimeoutMillis",
     )
     # A connection costs a few kilobytes while it is idle.
     connections_max: int = knob(
         20_000,
         "Number of client connections that a broker accepts. Further ones get an error and are closed.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         pulsar="brokerMaxConnections",
     )
     # Fairness: this many requests of one connection are started before the next connection's turn.
@@ -86,21 +82,18 @@ class PulsarConfig:
         256,
         "Largest number of unanswered requests of one connection, not counting publishes and acknowledgements. At the "
         "limit, the broker stops reading from the connection.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
     )
     # Apache has no such limits. A producer costs the broker 0.6 KB and a consumer 1 KB, besides their metadata.
     producers_per_connection_max: int = knob(
         100_000,
         "Number of producers that one connection may have. It bounds the memory that one client can take.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
     )
     consumers_per_connection_max: int = knob(
         100_000,
         "Number of consumers that one connection may have. It bounds the memory that one client can take.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
     )
 
     # --- overload ---
@@ -110,8 +103,7 @@ class PulsarConfig:
         10_000,
         "Largest number of published entries of one connection that are not durable yet. At the limit, the broker "
         "stops reading from the connection.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         pulsar="maxPendingPublishRequestsPerConnection",
     )
     # One write of a cursor answers all that wait: a client that acknowledges faster than disks write is slowed down.
@@ -119,15 +111,13 @@ class PulsarConfig:
         10_000,
         "Largest number of acknowledgements of one connection that wait for a receipt, which is sent when they are "
         "stored. At the limit, the broker stops reading from the connection.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
     )
     publish_memory_bytes_max: int = knob(
         256 * 2**20,
         "Memory in bytes for published entries of all connections that are not durable yet. At the limit, the broker "
         "stops reading from connections that publish.",
-        at_least=2**20,
-        at_most=2**40,
+        within=(2**20, 2**40),
         pulsar="maxMessagePublishBufferSizeInMB",
     )
     # As much as `publish_memory_bytes_max`: frames held back for it have been read in part already.
@@ -135,21 +125,18 @@ class PulsarConfig:
         256 * 2**20,
         "Memory in bytes, over all connections, for frames that are incomplete or waiting. At the limit, the broker "
         "stops reading large incomplete frames until others are finished.",
-        at_least=2**16,
-        at_most=2**40,
+        within=(2**16, 2**40),
     )
     frame_timeout_ms: int = knob(
         30_000,
         "Milliseconds without further data after which a connection with an incomplete frame is closed.",
-        at_least=10,
-        at_most=3_600_000,
+        within=(10, 3_600_000),
     )
     lookups_in_progress_max: int = knob(
         50_000,
         "Largest number of unanswered topic lookups over all connections. Further lookups are answered with `too many "
         "requests`.",
-        at_least=1,
-        at_most=1_000_000,
+        within=(1, 1_000_000),
         pulsar="maxConcurrentLookupRequest",
     )
     # Responses that a client does not read wait in memory; deliveries stop long before.
@@ -157,22 +144,19 @@ class PulsarConfig:
         16 * 2**20,
         "Largest number of unsent bytes for a client that does not read its responses. At the limit, the broker stops "
         "reading the client's requests.",
-        at_least=2**16,
-        at_most=2**30,
+        within=(2**16, 2**30),
     )
     topics_pattern_characters_max: int = knob(
         50,
         "Length of the longest topic pattern that a broker matches. For a longer pattern, the client gets all topics "
         "and matches them itself.",
-        at_least=1,
-        at_most=10_000,
+        within=(1, 10_000),
         pulsar="subscriptionPatternMaxLength",
     )
     metadata_bytes_max: int = knob(
         1_024,
         "Total length of the metadata (keys and values) that a producer or consumer may have.",
-        at_least=0,
-        at_most=10 * 2**20,
+        within=(0, 10 * 2**20),
         pulsar="maxConsumerMetadataSize",
     )
 

@@ -8,20 +8,15 @@ from typing import Any
 
 from magnetar.config.bookie import BookieConfig
 from magnetar.config.broker import BrokerConfig
-from magnetar.config.cursor import CursorConfig
-from magnetar.config.defaults import TopicDefaultsConfig
+from magnetar.config.defaults import SchemasConfig, TopicDefaultsConfig
 from magnetar.config.dispatch import DispatchConfig
-from magnetar.config.http import HttpConfig
-from magnetar.config.journal import JournalConfig
 from magnetar.config.knobs import Knob, knobs_of
-from magnetar.config.ledger import LedgerConfig
-from magnetar.config.logging import LoggingConfig
+from magnetar.config.ledger import LedgerConfig, PlacementConfig
 from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
-from magnetar.config.placement import PlacementConfig
+from magnetar.config.process import HttpConfig, LoggingConfig
 from magnetar.config.pulsar import PulsarConfig
-from magnetar.config.schemas import SchemasConfig
-from magnetar.config.storage import StorageConfig
-from magnetar.config.topic import TopicConfig
+from magnetar.config.storage import JournalConfig, StorageConfig
+from magnetar.config.topic import CursorConfig, TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"

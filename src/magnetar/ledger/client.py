@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from magnetar.config.root import Config
@@ -29,9 +28,7 @@ from magnetar.ids import BookieId, LedgerId, ledger_id
 from magnetar.ledger.channels.bookies import Bookies
 from magnetar.ledger.channels.local_transport import Accept
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.compare_and_set import MetadataContext
-from magnetar.ledger.metadata.keys import LedgerKeys, ledger_keys
-from magnetar.ledger.metadata.lifecycle import NewLedger, create_ledger
+from magnetar.ledger.metadata import LedgerKeys, MetadataContext, NewLedger, create_ledger, ledger_keys
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.recovery.recovery import RecoveryProgress, recover
 from magnetar.ledger.writing.advanced_writer import AdvancedLedgerWriter
@@ -42,7 +39,7 @@ from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.compare_and_set import TRIES_MAX
 from magnetar.metadata.store import MetadataStore
-from magnetar.quorum.policies import placement_policy
+from magnetar.quorum.rack_aware import placement_policy
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.runtime import Runtime
 from magnetar.wire.bookkeeper.digests import DigestType
@@ -52,21 +49,11 @@ log = logging.getLogger(__name__)
 _TAKE_BACK_S: Final = 5.0  # A caller that is cancelled, or gets an error, waits no longer for the metadata.
 
 
-@dataclass(frozen=True, slots=True)
-class ClientStatistics:
-    writers_open: int
-
-
 class LedgerClient:
     """Is used as `async with LedgerClient(...)`, or with `start` and `aclose`."""
 
     def __init__(
-        self,
-        store: MetadataStore,
-        config: Config,
-        runtime: Runtime,
-        *,
-        local: Mapping[BookieId, Accept] | None = None,
+        self, store: MetadataStore, config: Config, runtime: Runtime, *, local: Mapping[BookieId, Accept] | None = None
     ) -> None:
         """`local`: bookies of this process, which are reached without a socket."""
         paths = BookKeeperPaths(config.metadata.ledgers_root)
@@ -102,11 +89,6 @@ class LedgerClient:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
-
-    def statistics(self) -> ClientStatistics:
-        return ClientStatistics(writers_open=len(self._writers))
-
-    # --- writing ------------------------------------------------------------------------------------------------------
 
     async def create(
         self,
@@ -191,8 +173,6 @@ class LedgerClient:
     def _forget(self, writer: LedgerWriter) -> None:
         self._writers.pop(writer, None)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
-
     async def open(
         self,
         ledger: int,
@@ -238,8 +218,6 @@ class LedgerClient:
     ) -> tuple[Versioned[LedgerMetadata], LedgerKeys]:
         stored = await self._ledgers.read(ledger_id(ledger))
         return stored, ledger_keys(stored.value, password, digest_type)
-
-    # --- metadata -----------------------------------------------------------------------------------------------------
 
     async def metadata(self, ledger: int) -> LedgerMetadata:
         """Returns the ledger's metadata, or raises NoSuchLedgerError."""

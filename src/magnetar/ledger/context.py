@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from magnetar.config.ledger import LedgerConfig
 from magnetar.ledger.channels.bookies import Bookies
-from magnetar.ledger.metadata.compare_and_set import MetadataContext
+from magnetar.ledger.metadata import MetadataContext
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.quorum.placement import PlacementPolicy
 from magnetar.runtime.runtime import Entropy

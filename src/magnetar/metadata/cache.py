@@ -13,8 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from magnetar.metadata.session import SessionState
-from magnetar.metadata.store import MetadataStore, Node, Watcher, WatchEvent
+from magnetar.metadata.store import MetadataStore, Node, SessionState, Watcher, WatchEvent
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ Invariant: once an outcome was unknown, the error that is raised in the end is t
 Limits:    a number of attempts with pauses between them.
 Read next: loops whose rules differ, each with its reason: topic/cursor/ledger_storage.py,
            broker/resources/documents.py, schemas/storage.py, bookkeeper/ledgers.py,
-           bookkeeper/underreplication.py, staging/sink.py, staging/decision.py
+           bookkeeper/underreplication.py, staging/sink.py
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 from magnetar.errors import MetadataUnavailableError, NoNodeError, SessionExpiredError, StoreClosedError
-from magnetar.metadata.session import SessionState
-from magnetar.metadata.store import MetadataStore, Node, Watcher, WatchEvent
+from magnetar.metadata.store import MetadataStore, Node, SessionState, Watcher, WatchEvent
 
 State = TypeVar("State")
 

@@ -6,7 +6,7 @@ Order:     requests of all sessions form one queue. All that wait are taken as o
            timeout is expired here, and learns it when it is connected again.
 Failure:   a store's `Link` decides the fate of each request; production never breaks one, the simulator and the
            contract suite do.
-Read next: tree.py (the rules), memory.py, sqlite/engine.py
+Read next: tree.py (the rules), memory.py, sqlite.py
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ import asyncio
 import contextlib
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import MetadataError, MetadataUnavailableError, OutcomeUnknownError
-from magnetar.metadata.base import BaseStore, unanswered
-from magnetar.metadata.session import Session, SessionState
-from magnetar.metadata.store import Children, Get, Request, Sync, Transact, WatchEvent, Write
+from magnetar.metadata.store import (
+    Children,
+    Get,
+    MetadataStore,
+    Request,
+    Session,
+    SessionState,
+    Sync,
+    Transact,
+    Watcher,
+    WatchEvent,
+    WatchKind,
+    Write,
+    call_watcher,
+    unanswered,
+)
 from magnetar.metadata.tree import Tree
-from magnetar.metadata.watches import WatchTable
 from magnetar.runtime.runtime import Entropy
 from magnetar.runtime.uncancelled import ignore_outcome
 
@@ -94,6 +106,55 @@ def changes_something(job: Job) -> bool:
     return isinstance(job.work, Write | EndSession)
 
 
+@dataclass(frozen=True, slots=True)
+class _Armed:
+    session: int
+    watcher: Watcher
+
+
+class WatchTable:
+    """The armed watches by path. A value watch fires for its node, a children watch also for names below it."""
+
+    def __init__(self) -> None:
+        self._value: dict[str, list[_Armed]] = {}
+        self._children: dict[str, list[_Armed]] = {}
+
+    def arm_value(self, path: str, session: int, watcher: Watcher) -> None:
+        self._value.setdefault(path, []).append(_Armed(session, watcher))
+
+    def arm_children(self, path: str, session: int, watcher: Watcher) -> None:
+        self._children.setdefault(path, []).append(_Armed(session, watcher))
+
+    def fire(self, events: Iterable[WatchEvent]) -> None:
+        for event in events:
+            for table in self._concerned(event.kind):
+                for armed in table.pop(event.path, ()):
+                    call_watcher(armed.watcher, event)
+
+    def interrupt(self, session: int) -> None:
+        """Ends the session's watches, as it cannot receive changes any more."""
+        for table in (self._value, self._children):
+            for path in list(table):
+                mine = [armed for armed in table[path] if armed.session == session]
+                others = [armed for armed in table[path] if armed.session != session]
+                if others:
+                    table[path] = others
+                else:
+                    del table[path]
+                for armed in mine:
+                    call_watcher(armed.watcher, WatchEvent(WatchKind.INTERRUPTED, path))
+
+    def __len__(self) -> int:
+        return sum(len(armed) for table in (self._value, self._children) for armed in table.values())
+
+    def _concerned(self, kind: WatchKind) -> tuple[dict[str, list[_Armed]], ...]:
+        if kind is WatchKind.CHILDREN:
+            return (self._children,)
+        if kind is WatchKind.DELETED:
+            return (self._value, self._children)
+        return (self._value,)
+
+
 class Fate(enum.Enum):
     DELIVERED = "delivered"
     REQUEST_LOST = "request lost"
@@ -108,7 +169,7 @@ class Link:
         return Fate.DELIVERED
 
 
-class LocalStore(BaseStore):
+class LocalStore(MetadataStore):
     def __init__(self, server: LocalServer, config: MetadataConfig, link: Link | None = None) -> None:
         super().__init__(Session(server.new_session_id(), config.session_timeout_ms), config)
         self._server = server
@@ -171,8 +232,6 @@ class LocalServer:
 
     def new_session_id(self) -> int:
         return self._entropy.random.getrandbits(62) + 1
-
-    # --- the queue ----------------------------------------------------------------------------------------------------
 
     def enqueue(self, job: Job, future: asyncio.Future[Any], store: LocalStore | None) -> None:
         if self._broken is not None:
@@ -244,8 +303,6 @@ class LocalServer:
             store.closed_because = str(self._broken)
             self._forget(store)
             store.fail_waiting()
-
-    # --- sessions -----------------------------------------------------------------------------------------------------
 
     def cut(self, store: LocalStore) -> None:
         """Cuts the store's connection; its session lives until the timeout."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError
-from magnetar.metadata.base import BaseStore
 from magnetar.metadata.local import LocalServer, LocalStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import MetadataStore
@@ -27,7 +26,7 @@ async def open_store(config: Config, runtime: Runtime, metrics: Metrics | None =
     return store
 
 
-async def _open(config: Config, runtime: Runtime) -> BaseStore:
+async def _open(config: Config, runtime: Runtime) -> MetadataStore:
     scheme, colon, rest = config.metadata.url.partition(":")
     if not colon:
         raise ConfigError(f"metadata.url {config.metadata.url!r} is not a store; use {FORMS}")
@@ -35,7 +34,7 @@ async def _open(config: Config, runtime: Runtime) -> BaseStore:
         case "memory" if not rest:
             return _own(MemoryServer(runtime.entropy, config.metadata))
         case "sqlite" if rest:
-            from magnetar.metadata.sqlite.engine import open_sqlite_server  # Imported only when it is used.
+            from magnetar.metadata.sqlite import open_sqlite_server  # Imported only when it is used.
 
             return _own(await open_sqlite_server(rest, runtime, config.metadata, config.sqlite))
         case "zk":
@@ -45,7 +44,7 @@ async def _open(config: Config, runtime: Runtime) -> BaseStore:
     raise ConfigError(f"metadata.url {config.metadata.url!r} is not a store; use {FORMS}")
 
 
-def _own(server: LocalServer) -> BaseStore:
+def _own(server: LocalServer) -> MetadataStore:
     store = OwningStore(server, server.config)
     server.adopt(store)
     return store

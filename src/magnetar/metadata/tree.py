@@ -4,7 +4,7 @@ Invariant: an operation either raises before it changed a node, or is done whole
            a number. A transaction is undone by the table's savepoint.
 Order:     a change gives an event for its node (CREATED, CHANGED, DELETED) and, when a name was added or removed, for
            its parent (CHILDREN).
-Read next: local.py (sessions and watches above these rules), memory.py and metadata/sqlite/engine.py (the two tables)
+Read next: local.py (sessions and watches above these rules), memory.py and metadata/sqlite.py (the two tables)
 """
 
 from __future__ import annotations

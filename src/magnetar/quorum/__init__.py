@@ -3,5 +3,5 @@
 When an entry has enough acknowledgements is the rule `QuorumSizes.is_acknowledged` (sizes.py);
 ledger/writing/pending_adds.py applies it to a whole window of entries at once.
 
-Read next: sizes.py, write_sets.py, coverage.py, placement.py (the policy interface), rack_aware.py, docs/quorum.md
+Read next: sizes.py, coverage.py, placement.py (the policy interface), rack_aware.py, docs/quorum.md
 """

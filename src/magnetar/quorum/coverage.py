@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import enum
 
-from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.write_sets import write_set_masks
+from magnetar.quorum.sizes import QuorumSizes, write_set_masks
 from magnetar.wire.bookkeeper.codes import Code
 
 
@@ -43,9 +42,6 @@ def meaning_of(code: Code) -> Meaning:
     A time-out, a lost connection, a bookie in limbo, a refusal: none of them is a "no".
     """
     return _MEANINGS.get(code, Meaning.NOTHING)
-
-
-# --- the whole ensemble -----------------------------------------------------------------------------------------------
 
 
 def ensemble_coverage(sizes: QuorumSizes, answered: int, failed: int) -> Coverage:
@@ -82,9 +78,6 @@ class EnsembleCoverage:
     def _decide(self) -> Coverage:
         self.state = ensemble_coverage(self._sizes, self._answered, self._failed)
         return self.state
-
-
-# --- one entry --------------------------------------------------------------------------------------------------------
 
 
 def absence_coverage(sizes: QuorumSizes, absent: int, others: int) -> Coverage:

@@ -8,7 +8,7 @@ Order:     every choice comes from the generator that is passed in. Bookies with
            bookies is then a weighted choice from that part, so one draw serves a whole search.
 Limits:    a weight is the free bytes, but at most a multiple of the median: otherwise a new, empty bookie would get
            everything. Unknown and zero count as the least that is known: such a bookie is used, but seldom.
-Read next: policies.py, rack_aware.py
+Read next: rack_aware.py
 """
 
 from __future__ import annotations
@@ -73,26 +73,12 @@ class PlacementPolicy(ABC):
         candidates: Candidates,
         *,
         exclude: Collection[BookieId] = (),
-        custom: Mapping[str, bytes] | None = None,
     ) -> Placement:
-        """Raises NotEnoughBookiesError. `custom` is the ledger's own metadata, for policies that use it."""
-        del custom  # Our policies do not use it.
+        """Raises NotEnoughBookiesError."""
         nobody = (None,) * sizes.ensemble
         return self._fill(Vacancies(sizes, nobody, nobody, candidates.topology), candidates, exclude)
 
     def replace(
-        self,
-        position: int,
-        ensemble: Sequence[BookieId],
-        sizes: QuorumSizes,
-        candidates: Candidates,
-        *,
-        exclude: Collection[BookieId] = (),
-    ) -> Placement:
-        """Returns the ensemble with another bookie at one position. Raises NotEnoughBookiesError."""
-        return self.replace_all((position,), ensemble, sizes, candidates, exclude=exclude)
-
-    def replace_all(
         self,
         positions: Collection[int],
         ensemble: Sequence[BookieId],
@@ -101,7 +87,10 @@ class PlacementPolicy(ABC):
         *,
         exclude: Collection[BookieId] = (),
     ) -> Placement:
-        """Replaces several at once, which is better than one by one: racks of bookies that also leave do not matter."""
+        """Returns the ensemble with other bookies at these positions. Raises NotEnoughBookiesError.
+
+        To replace several at once is better than one by one: racks of bookies that also leave do not matter.
+        """
         assert len(ensemble) == sizes.ensemble
         taken = tuple(None if place in positions else bookie for place, bookie in enumerate(ensemble))
         left = tuple(bookie if place in positions else None for place, bookie in enumerate(ensemble))
@@ -128,8 +117,6 @@ class PlacementPolicy(ABC):
         """Returns the enforced rule, for the error's message."""
         del sizes
         return ""
-
-    # --- healthy ones first ---
 
     def _fill(self, vacancies: Vacancies, candidates: Candidates, exclude: Collection[BookieId]) -> Placement:
         needed = len(vacancies.open_positions)
@@ -182,3 +169,14 @@ def disk_weights(
         return [1.0] * len(bookies)
     least, most = min(known), max_multiple * median(known)
     return [min(float(max(free_bytes.get(bookie, 0), least)), most) for bookie in bookies]
+
+
+class RandomPlacement(PlacementPolicy):
+    """For clusters without known racks."""
+
+    def adherence(self, ensemble: Sequence[BookieId], sizes: QuorumSizes, topology: Topology) -> Adherence:
+        del ensemble, sizes, topology  # There is no rule to break.
+        return Adherence.STRICT
+
+    def _choose(self, vacancies: Vacancies, pool: Sequence[BookieId]) -> list[BookieId] | None:
+        return list(pool[: len(vacancies.open_positions)])

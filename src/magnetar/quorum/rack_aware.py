@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from magnetar.config.ledger import PlacementConfig
 from magnetar.ids import BookieId
 from magnetar.quorum.candidates import DEFAULT_RACK, Topology, region_of_rack
-from magnetar.quorum.placement import Adherence, PlacementPolicy, Vacancies
-from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.write_sets import write_set_bookies
+from magnetar.quorum.placement import Adherence, PlacementPolicy, RandomPlacement, Vacancies
+from magnetar.quorum.sizes import QuorumSizes, write_set_bookies
 
 # Ensembles of usual size are searched completely in far fewer: it bounds the time that odd ones hold the loop.
 NODES_MAX = 1_000
@@ -156,6 +156,20 @@ class RegionAwarePlacement(RackAwarePlacement):
                     yield Goal(sizes.write, kinds, neighbours_differ, strict=self._enforced)
 
 
+def placement_policy(config: PlacementConfig, random: Random) -> PlacementPolicy:
+    """Makes the policy that the settings name."""
+    multiple = config.disk_weight_max_multiple if config.disk_weight_enabled else None
+    if config.policy == "random":
+        return RandomPlacement(random, disk_weight_max_multiple=multiple)
+    policy = RegionAwarePlacement if config.policy == "region" else RackAwarePlacement
+    return policy(
+        random,
+        min_racks=config.min_racks_per_write_quorum,
+        enforced=config.enforce_min_racks,
+        disk_weight_max_multiple=multiple,
+    )
+
+
 def arrange(circle: Circle, pool: Sequence[tuple[BookieId, str]], goal: Goal) -> list[BookieId | None] | None:
     """Returns bookies for the open positions (None at the others), from (bookie, rack) in order of preference.
 
@@ -212,9 +226,7 @@ class _Search:
         self._marks = [[bits[rack] if rack is not None else 0 for rack in circle.racks] for bits in self._bits]
         self._used = [Counter(mark for mark in marks if mark) for marks in self._marks]
         self._nodes_left = NODES_MAX
-        starts = (
-            range(size) if goal.run < size else range(1)
-        )  # A run around the whole circle is one, wherever it starts.
+        starts = range(size if goal.run < size else 1)  # A run around the whole circle is one, wherever it starts.
         self._runs = [tuple((start + step) % size for step in range(goal.run)) for start in starts]
         self._runs_at = [[run for run in range(len(self._runs)) if place in self._runs[run]] for place in range(size)]
         self._wanted = [[self._wanted_in(run, kind) for run in self._runs] for kind in range(len(goal.kinds))]

@@ -42,10 +42,7 @@ def _in_kernel(transport: asyncio.WriteTransport) -> int:
 
 log = logging.getLogger(__name__)
 
-
 RESERVED_MAX: Final = 512  # RocksDB keeps up to 256 tables open, and logs, journals and libraries need some dozens.
-
-
 _WANTED_MAX: Final = 2**20  # Some systems have no limit at all, and slow down with the number.
 
 

@@ -12,7 +12,7 @@ Format:    paths are relative to the disk's root, with `/`, normalised; absolute
            DiskError.
 Threads:   every call that touches the device is awaited and runs on the component's own thread, in the order of the
            calls; appending a group and making it durable is one hand-over (`append_and_sync`).
-Read next: system_disk.py, and magnetar/testing/contracts/disk.py for the behaviour both worlds must show
+Read next: system_disk.py, and tests/contracts/disk.py for the behaviour both worlds must show
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from magnetar.errors import ListenError, MagnetarError, RemoteProtocolError
 from magnetar.runtime.descriptors import note_refused, takes_from_reserve
-from magnetar.runtime.receiving import FrameEnd
+from magnetar.runtime.receiving import FrameEnd, Received
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Make: TypeAlias = Callable[[], asyncio.BufferedProtocol]
@@ -44,30 +44,6 @@ more."""
 _SLOW_PEER: Final = frozenset({UNSENT, UNDELIVERED})
 _UNLIMITED: Final = sys.maxsize
 _JOIN_BYTES_MAX: Final = 2_048  # On average: copying such parts together costs less than handing them over one by one.
-
-
-class Inbox(Protocol):
-    """The received bytes that are not handled yet: `data` from `start` to `end`. The protocol moves `start`."""
-
-    data: bytearray
-    start: int
-    end: int
-
-    def room(self) -> memoryview:
-        """Returns the room for the next read. It is never empty."""
-        ...
-
-    def add(self, size: int) -> None:
-        """Counts bytes that were read into the room."""
-        ...
-
-    def settle(self) -> None:
-        """Keeps the rest, after everything that can be handled now was handled."""
-        ...
-
-    def forget(self) -> None:
-        """Drops everything, and the memory for it."""
-        ...
 
 
 class PrivateInbox:
@@ -126,6 +102,10 @@ class PrivateInbox:
         self.data = self._reused = bytearray()
         self.start = self.end = 0
         self.is_large = False
+
+
+Inbox: TypeAlias = Received | PrivateInbox
+"""The received bytes that are not handled yet: `data` from `start` to `end`. The protocol moves `start`."""
 
 
 @dataclass(slots=True)

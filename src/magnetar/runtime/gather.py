@@ -30,7 +30,7 @@ async def gather_bounded(works: Sequence[Work[T]], at_once: int) -> list[T]:
         if tasks:
             await asyncio.wait(tasks)
     except asyncio.CancelledError:
-        await _cancel(tasks)
+        await cancel_all(tasks)
         raise
     return [task.result() for task in tasks]
 
@@ -42,7 +42,7 @@ async def completed_bounded(works: Sequence[Work[T]], at_once: int) -> AsyncGene
         for done in asyncio.as_completed(tasks):
             yield await done
     finally:
-        await _cancel(tasks)
+        await cancel_all(tasks)
 
 
 def _begin(works: Sequence[Work[T]], at_once: int) -> list[asyncio.Task[T]]:
@@ -57,7 +57,8 @@ def _begin(works: Sequence[Work[T]], at_once: int) -> list[asyncio.Task[T]]:
     return [loop.create_task(in_turn(work)) for work in works]
 
 
-async def _cancel(tasks: Sequence[asyncio.Task[T]]) -> None:
+async def cancel_all(tasks: Sequence[asyncio.Task[T]]) -> None:
+    """Cancels the tasks, and returns when they have ended, however they did."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,7 @@
 """Logs: the standard library's logging with fields, as lines for people or as one JSON object a line.
 
 Format:    `log = logging.getLogger(__name__)`, then `log.info("ledger fenced", extra={"ledger": 5})`. The message is a
-           constant, values are fields. `with_fields(log, bookie="b1")` adds the same fields to every line. The handler
-           is on logging's own root; there is no other global.
+           constant, values are fields. The handler is on logging's own root; there is no other global.
 Limits:    a line is formatted by the caller and put in a bounded queue. A stuck terminal or pipe never stops the event
            loop: when the queue is full, lines are dropped, counted, and the count is logged.
 Threads:   a thread writes the lines. `logging.shutdown`, which the interpreter runs at exit, waits a moment for the
@@ -18,8 +17,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
-from typing import Any, Final, Literal, TextIO, TypeAlias
+from collections.abc import Mapping
+from typing import Final, Literal, TextIO, TypeAlias
 
 LogFormat: TypeAlias = Literal["auto", "human", "json"]
 
@@ -48,21 +47,6 @@ def setup_logging(level: str, log_format: LogFormat, stream: TextIO) -> logging.
     root.addHandler(handler)
     root.setLevel(level)
     return handler
-
-
-def with_fields(logger: logging.Logger, **fields: object) -> FieldsAdapter:
-    return FieldsAdapter(logger, fields)
-
-
-class FieldsAdapter(logging.LoggerAdapter[logging.Logger]):
-    """A logger that adds its fields to every line; a field of the call itself wins."""
-
-    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
-
-
-# --- formats ----------------------------------------------------------------------------------------------------------
 
 
 class JsonFormatter(logging.Formatter):
@@ -130,9 +114,6 @@ def _readable(value: object) -> str:
     text = str(value)
     is_bare = text and text.isprintable() and not any(sign in text for sign in ' "=')
     return text if is_bare else json.dumps(text, ensure_ascii=False).translate(_CONTROL)
-
-
-# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 class QueuedStreamHandler(logging.Handler):

@@ -6,7 +6,7 @@ Invariant: components of one process share one registry. A second request for a 
            definition is equal; a different one under the same name is a bug, and an assertion.
 Limits:    a metric object costs a lock and a good part of a microsecond per call, so nothing is called per entry. A
            component counts in plain ints and publishes them by callback (`counter_callback`, `gauge_callback`: read
-           at each scrape), or adds what it has gathered to histograms per batch or in `on_scrape`.
+           at each scrape), or adds what it has gathered to histograms per batch.
 Threads:   callbacks run in `render`, which is called on the event loop, so they see the component's state at rest.
 Read next: docs/observability.md; bookie/observation.py and admin/server.py, which serve the pages
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
@@ -51,25 +51,14 @@ class Metrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._definitions: dict[str, _Definition] = {}
         self._metrics: dict[str, Collector] = {}
-        self._before_scrape: dict[int, Callable[[], None]] = {}
-        self._callbacks_made = 0
 
     def counter(self, name: str, doc: str, labels: tuple[str, ...] = ()) -> Counter:
         return self._get(
             name, _Definition("counter", doc, labels), lambda: Counter(name, doc, labels, registry=self._registry)
         )
 
-    def gauge(self, name: str, doc: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return self._get(
-            name, _Definition("gauge", doc, labels), lambda: Gauge(name, doc, labels, registry=self._registry)
-        )
-
     def histogram(
-        self,
-        name: str,
-        doc: str,
-        labels: tuple[str, ...] = (),
-        buckets: tuple[float, ...] = LATENCY_BUCKETS_S,
+        self, name: str, doc: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = LATENCY_BUCKETS_S
     ) -> Histogram:
         return self._get(
             name,
@@ -89,17 +78,8 @@ class Metrics:
         """Publishes a number that grows and shrinks. Two callbacks with the same labels are added up."""
         return self._callback("gauge callback", name, doc, read, labels or {})
 
-    def on_scrape(self, publish: Callable[[], None]) -> Callable[[], None]:
-        """Calls `publish` before every scrape. The returned function ends that, when the component closes."""
-        self._callbacks_made += 1
-        key = self._callbacks_made
-        self._before_scrape[key] = publish
-        return lambda: self._before_scrape.pop(key, None) and None
-
     def render(self) -> bytes:
         """Returns all metrics in Prometheus's text format; its content type is `CONTENT_TYPE`."""
-        for publish in list(self._before_scrape.values()):
-            publish()
         return generate_latest(_WithoutCreationTimes(self._registry))
 
     def _callback(
@@ -141,11 +121,7 @@ class _Callbacks(Collector):
     """A metric whose values are read from components when it is scraped."""
 
     def __init__(
-        self,
-        family: type[CounterMetricFamily | GaugeMetricFamily],
-        name: str,
-        doc: str,
-        labels: tuple[str, ...],
+        self, family: type[CounterMetricFamily | GaugeMetricFamily], name: str, doc: str, labels: tuple[str, ...]
     ) -> None:
         self._family = family
         self._name = name

@@ -102,8 +102,6 @@ class ReceiveMemory:
             return True
         return not self._large or next(iter(self._large)) is received
 
-    # --- for `Received` -----------------------------------------------------------------------------------------------
-
     def count(self, difference: int) -> None:
         self.kept_bytes += difference
         if difference < 0 and self._waiting:
@@ -152,8 +150,6 @@ class ReceiveMemory:
         for received in admitted:
             del self._waiting[received]
             received.owner.release(HOLD)
-
-    # --- time ---------------------------------------------------------------------------------------------------------
 
     def _look_later(self) -> None:
         if self._timer is None:

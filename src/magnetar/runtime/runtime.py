@@ -6,7 +6,7 @@ Order:     the calls of one lane (`Offload`) run one after the other, in the ord
 Failure:   a call that was handed to a lane runs, in its turn and to its end, whether or not its caller still waits. A
            cancelled caller does not know the outcome. `aclose` waits for these calls; a later call raises ClosedError.
 Threads:   a function on a lane and the loop share nothing but its arguments and its result.
-Read next: disk.py, system.py; magnetar/testing/contracts/offload.py
+Read next: disk.py, system.py; tests/contracts/offload.py
 """
 
 from __future__ import annotations

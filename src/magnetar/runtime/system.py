@@ -64,8 +64,6 @@ class SystemOffload(Offload):
         await asyncio.shield(self._ended)
         thread.join()  # It ends at once: waking the loop is the last thing the thread does.
 
-    # --- on the loop ---
-
     def _hand_over(self, function: Callable[..., T], args: tuple[Any, ...]) -> asyncio.Future[T]:
         if self._closed:
             raise ClosedError(f"lane {self._name!r} is closed")
@@ -102,8 +100,6 @@ class SystemOffload(Offload):
         assert self._ended is not None
         if not self._ended.done():
             self._ended.set_result(None)
-
-    # --- on the thread ---
 
     def _run(self) -> None:
         while (call := self._next_call()) is not None:

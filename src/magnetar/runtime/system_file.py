@@ -71,16 +71,9 @@ def checksum_of_start(path: str, size: int) -> int | None:
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-
 _IOV_MAX: Final = 1024  # Linux's limit of buffers in one vectored write.
-
-
 _ZEROS: Final = bytes(256 * 2**10)
-
-
 _PAGE_BYTES: Final = 4096
-
-
 _WRITE_OUT_BYTES: Final = 4 * 2**20  # After this many unsynced bytes the device is kept busy with them.
 
 

@@ -16,10 +16,19 @@ Failure:   work that was given up raises the error that the owner chose, not Can
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def end_task(task: asyncio.Task[Any] | None) -> None:
+    """Cancels a task, and returns when it has ended."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def ignore_outcome(done: asyncio.Future[Any]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from magnetar.config.http import ANY, HttpConfig
+from magnetar.config.process import ANY, HttpConfig
 
 FORBIDDEN: Final = 403
 _SHOWN_CHARACTERS_MAX: Final = 100

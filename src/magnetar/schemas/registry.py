@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from magnetar.config.schemas import SchemasConfig
+from magnetar.config.defaults import SchemasConfig
 from magnetar.errors import IncompatibleSchemaError, SchemaMissingError, SchemaUnavailableError
 from magnetar.runtime.keyed_lock import KeyedLock
 from magnetar.runtime.runtime import Entropy
@@ -30,8 +30,6 @@ class SchemaRegistry:
         self._config = config
         self._entropy = entropy
         self._locks = KeyedLock()
-
-    # --- asking -------------------------------------------------------------------------------------------------------
 
     async def latest(self, name: str) -> StoredSchema | None:
         """Returns None if the topic has no schema, or its schema was deleted."""
@@ -53,8 +51,6 @@ class SchemaRegistry:
         """Raises InvalidSchemaError or IncompatibleSchemaError unless it could be added."""
         self._check_form(schema)
         _check_new(await self.all(name), schema, strategy)
-
-    # --- producers and consumers --------------------------------------------------------------------------------------
 
     async def add(
         self, name: str, schema: SchemaData, strategy: CompatibilityStrategy, *, may_update: bool = True
@@ -117,8 +113,6 @@ class SchemaRegistry:
                 f"the topic is in use without a schema: a consumer cannot add one of type {schema.type.name}"
             ) from None
 
-    # --- deleting -----------------------------------------------------------------------------------------------------
-
     async def delete(self, name: str, *, user: str = "") -> int | None:
         """Marks the schema as deleted; returns that mark's version, or None if the topic has no schema."""
         mark = SchemaData(SchemaType.NONE, b"", {}, user, self._entropy.wall_ms(), is_deleted=True)
@@ -129,8 +123,6 @@ class SchemaRegistry:
     async def delete_with_history(self, name: str) -> bool:
         """Deletes all versions and their ledgers, as when its topic is deleted; returns False if it has none."""
         return await self._storage.delete(name)
-
-    # --- parts --------------------------------------------------------------------------------------------------------
 
     async def _add(self, name: str, decide: Decision) -> int:
         late = SchemaUnavailableError(f"other clients have been changing the schema of {name} for too long: try again")

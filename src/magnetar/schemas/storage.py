@@ -168,12 +168,6 @@ class SchemaStorage:
             self._cache.drop(schema_path(name))
         return True
 
-    async def ledgers(self, name: str) -> list[int]:
-        located = await self._look(name)
-        return [] if located is None else [entry.position.ledgerId for entry in located.locator.index]
-
-    # --- reading ------------------------------------------------------------------------------------------------------
-
     async def _look(self, name: str) -> _Located | None:
         """Reads past the cache: a decision on it is written at its version."""
         path = schema_path(name)
@@ -194,8 +188,6 @@ class SchemaStorage:
         except DecodeError:
             raise MalformedMetadataError(f"ledger {position.ledgerId} has no schema in Pulsar's form") from None
         return StoredSchema(_schema_data(info), entry.version)
-
-    # --- adding -------------------------------------------------------------------------------------------------------
 
     async def _try_add(self, name: str, schema: SchemaData, located: _Located | None) -> int | None:
         """Returns None if another client was faster."""

@@ -2,6 +2,6 @@
 
 Invariant: the same seed gives the same outcome. Every class of choice draws from a `random.Random` of its own, nothing
            is ordered by a set, an address or a real clock, and time is the running loop's.
-Honesty:   each implementation passes the contract suite of the real one (`magnetar.testing.contracts`).
-Read next: sim/devices/device.py for the disk, machine.py for a whole node, docs/simulation.md
+Honesty:   each implementation passes the contract suite of the real one (`tests/contracts/`).
+Read next: device.py for the disk, machine.py for a whole node, docs/simulation.md
 """

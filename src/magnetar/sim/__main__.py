@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import multiprocessing
 import multiprocessing.pool
 import os
@@ -62,19 +63,14 @@ def _run_batch(chosen: argparse.Namespace, kinds: Sequence[str], without: tuple[
             _explain(kind, report, without)
         if time.monotonic() - said >= _PROGRESS_S:
             said = time.monotonic()
-            done, failed = (sum(map(count, totals.values())) for count in (_done, _failed))
+            done, failed = (
+                sum(each.seeds for each in totals.values()),
+                sum(len(each.failed) for each in totals.values()),
+            )
             _say(f"… {done} seeds, {failed} failed, up to {kind} seed {report.seed}", to=sys.stderr)
     for each in totals.values():
         each.wall_s = time.monotonic() - began
     return totals
-
-
-def _done(totals: Totals) -> int:
-    return totals.seeds
-
-
-def _failed(totals: Totals) -> int:
-    return len(totals.failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,8 +146,8 @@ def _is_note(line: str) -> bool:
 def _run_many(
     work: Iterable[tuple[str, int]], minutes: float | None, jobs: int, without: tuple[str, ...]
 ) -> Iterator[tuple[str, Report]]:
-    deadline = None if minutes is None else time.monotonic() + minutes * 60
-    waiting = _until(deadline, work)
+    deadline = math.inf if minutes is None else time.monotonic() + minutes * 60
+    waiting = itertools.takewhile(lambda _: time.monotonic() < deadline, work)
     if jobs <= 1:
         for kind, seed in waiting:
             yield kind, run(kind, seed, without=without)
@@ -169,13 +165,6 @@ def _in_order(
         kind, running = under_way.pop(0)
         yield kind, running.get()
         under_way += [(each[0], pool.apply_async(runs, each)) for each in itertools.islice(work, 1)]
-
-
-def _until(deadline: float | None, work: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    for each in work:
-        if deadline is not None and time.monotonic() >= deadline:
-            return
-        yield each
 
 
 @dataclass(slots=True)

@@ -1,33 +1,23 @@
 """SimLoop: an event loop of one thread, virtual time, and many processes, in an order that follows from a seed.
 
 Time:      stands still while anybody can run, then jumps to the next timer. Many steps without a pause take a little
-           time all the same, as they do on any computer: whoever spins does not stop the clock for ever.
+           time anyway, as they do on any computer: a process that spins does not stop the clock.
 Order:     each step picks a process at random, then takes the first callback of its queue, as real asyncio would.
            `shuffle` is the probability that a task's step lets the next callback of its process go first.
 Crash:     the process is marked dead, and nothing of it ever runs again. Its tasks are kept, not cancelled and not
-           collected: their `finally` blocks would repair what a crash breaks. loop.py ends them with the loop.
+           collected: their `finally` blocks would repair what a crash breaks.
+End:       when the world is over, all tasks that are left are closed, as keeping them would keep every seed in memory.
+           Their `finally` blocks meet a loop that accepts everything and does nothing, disks and sockets that are
+           inert, and nobody who listens: no log, no warning.
 Failure:   what a callback raises, and whatever reaches the exception handler, fails the run at once; so do an endless
            run and one in which nothing is left to do.
 Missing:   whatever asyncio's interface has beyond this raises NotImplementedError: threads, signals, real sockets.
-Read next: process.py, sim/network/network.py, world.py; docs/simulation.md
-
-Disposal: what becomes of tasks that will never go on, when the seed is over.
-
-Problem:   a coroutine that is let go runs its `finally` blocks. During a seed that would repair what a crash breaks, so
-           the loop keeps every task of a dead process. Keeping them for ever would keep every seed in memory.
-Way:       when the world is over, all of them are closed. Their `finally` blocks meet a loop that accepts everything
-           and does nothing, disks and sockets that are inert, and nobody who listens: no log, no warning.
-
-Digest: one number that says whether two runs were the same run.
-
-It covers what was chosen at each step (by birth number), every jump of the clock, every chunk that arrived, and what
-the world noted.
+Read next: process.py, network.py, world.py; docs/simulation.md
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -57,58 +47,7 @@ from magnetar.sim.process import (
 from magnetar.sim.seeds import seeded
 
 if TYPE_CHECKING:
-    from magnetar.sim.network.network import SimNetwork
-
-
-_CLOSE_TRIES_MAX: Final = 50  # Each gets past one `await` inside a `finally`; what still waits then is left as it is.
-_ROUNDS_MAX: Final = 10  # Closing one may make another task.
-
-
-def dispose(pending: Callable[[], list[SimTask]], let_go: Callable[[], None]) -> None:
-    """`pending` lists the tasks that are left, new ones each time; `let_go` drops all other references."""
-    has_closed = False
-    with muted():
-        for _ in range(_ROUNDS_MAX):
-            tasks = sorted(pending(), key=lambda task: task.birth)
-            has_closed = has_closed or bool(tasks)
-            for task in tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # As asyncio's own `gather` does it.
-                _close(task.get_coro())
-            if not tasks:
-                break
-        tasks.clear()
-        let_go()
-        if has_closed:
-            gc.collect()  # Here, where nobody hears of coroutines that were never begun.
-
-
-def _close(coroutine: Any) -> None:
-    for _ in range(_CLOSE_TRIES_MAX):
-        try:
-            coroutine.close()
-        except RuntimeError:  # It awaited something on its way out, or raised; if it has ended, the next try says so.
-            continue
-        except BaseException:  # noqa: S112 - whatever the code of a dead process raises concerns nobody
-            continue
-        return
-
-
-def _ignore(unraisable: object) -> None:
-    del unraisable
-
-
-@contextlib.contextmanager
-def muted() -> Iterator[None]:
-    hook, level = sys.unraisablehook, logging.root.manager.disable
-    sys.unraisablehook = _ignore
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        sys.unraisablehook = hook
-        logging.disable(level)
+    from magnetar.sim.network import SimNetwork
 
 
 _pack_time = struct.Struct("<d").pack
@@ -116,7 +55,12 @@ _BUFFER_MAX: Final = 16 * 1024
 
 
 class Digest:
-    """`buffer` holds what the sum does not cover yet. The loop appends a byte per step itself: a call costs more."""
+    """One number that says whether two runs were the same run.
+
+    It covers what was chosen at each step (by birth number), every jump of the clock, every chunk that arrived, and
+    what the world noted. `buffer` holds what the sum does not cover yet. The loop appends a byte per step itself: a
+    call costs more.
+    """
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -147,6 +91,8 @@ EVENTS_MAX: Final = 5_000_000  # A minute of computing: no seed is that long, so
 _BURST_MAX: Final = 1_000  # So many steps without a pause …
 _BURST_S: Final = 0.01  # … take so long.
 _CANCELLED_MIN: Final = 100  # Fewer cancelled timers are not worth sorting out.
+_CLOSE_TRIES_MAX: Final = 50  # Each gets past one `await` inside a `finally`; what still waits then is left as it is.
+_ROUNDS_MAX: Final = 10  # Closing one may make another task.
 
 
 class SimulationError(Exception):
@@ -553,11 +499,29 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._is_closed:
             return
         self._is_over = True
-        with self._running():
-            dispose(self._left_over, self._let_go)
+        with self._running(), _muted():
+            self._dispose()
         self._is_closed = True
 
-    def _left_over(self) -> list[SimTask]:
+    def _dispose(self) -> None:
+        has_closed = False
+        for _ in range(_ROUNDS_MAX):
+            tasks = self._take_left_over()
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # As asyncio's own `gather` does it.
+                _close(task.get_coro())
+            if not tasks:
+                break
+            has_closed = True
+        tasks.clear()
+        for process in self._processes:
+            process.ready.clear()
+        for held in (self._runnable, self._timers, self._dropped):
+            held.clear()
+        if has_closed:
+            gc.collect()  # Here, where nobody hears of coroutines that were never begun.
+
+    def _take_left_over(self) -> list[SimTask]:
         tasks = self._pending_tasks() + self._late_tasks
         self._late_tasks = []
         for process in self._processes:
@@ -565,29 +529,41 @@ class SimLoop(asyncio.AbstractEventLoop):
             process.abandoned = []
         for task in tasks:
             asyncio._unregister_task(task)
-        return list(dict.fromkeys(tasks))
-
-    def _let_go(self) -> None:
-        for process in self._processes:
-            process.ready.clear()
-        self._runnable.clear()
-        self._timers.clear()
-        self._dropped.clear()
+        return sorted(dict.fromkeys(tasks), key=lambda task: task.birth)
 
 
 _new_handle: Callable[[type[SimHandle]], SimHandle] = object.__new__
 _new_timer: Callable[[type[SimTimer]], SimTimer] = object.__new__
 
 
-def new_sim_loop(
-    seed: str = "0",
-    *,
-    shuffle: float = 0.0,
-    events_max: int = EVENTS_MAX,
-    trace: Callable[[str], None] | None = None,
-) -> SimLoop:
-    # The stubs call the interface abstract; at run time, what is missing raises when it is called.
-    return SimLoop(seed, shuffle=shuffle, events_max=events_max, trace=trace)  # type: ignore[abstract]
+def new_sim_loop(seed: str = "0", **options: Any) -> SimLoop:
+    """`options` are those of `SimLoop`. The stubs call it abstract; what is missing raises when it is called."""
+    return SimLoop(seed, **options)  # type: ignore[abstract]
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_CLOSE_TRIES_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:  # It awaited something on its way out, or raised; if it has ended, the next try says so.
+            continue
+        except BaseException:  # noqa: S112 - whatever the code of a dead process raises concerns nobody
+            continue
+        return
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    hook, level = sys.unraisablehook, logging.root.manager.disable
+    sys.unraisablehook = lambda _: None
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(level)
 
 
 def _next_one(ready: deque[SimHandle], handle: SimHandle) -> SimHandle:

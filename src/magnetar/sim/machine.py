@@ -19,12 +19,11 @@ from uuid import UUID
 
 from magnetar.runtime.disk import Disk
 from magnetar.runtime.runtime import Entropy, Offload, Runtime
-from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice, SyncSites
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, DiskTiming, SimDevice, SyncSites
+from magnetar.sim.disk import SimDisk
 from magnetar.sim.offload import SimOffload
 from magnetar.sim.seeds import NO_DELAY, Delay, seeded
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
-from magnetar.storage.index.ordered_store import OrderedStore
+from magnetar.storage.index.ordered_store import MemoryImage, MemoryStore, OrderedStore
 
 WORLD_BEGINS_MS: Final = 1_767_225_600_000  # 2026-01-01 UTC: wall clocks show this when the loop's time is 0.
 

@@ -25,8 +25,18 @@ from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.local import Fate, Job, Link, LocalServer, LocalStore, Outcome
 from magnetar.metadata.memory import MemoryEngine, MemoryServer
-from magnetar.metadata.session import Session, SessionListener
-from magnetar.metadata.store import Children, Create, Delete, Get, Put, Request, Transact, Write
+from magnetar.metadata.store import (
+    Children,
+    Create,
+    Delete,
+    Get,
+    Put,
+    Request,
+    Session,
+    SessionListener,
+    Transact,
+    Write,
+)
 from magnetar.runtime.runtime import Entropy
 from magnetar.sim.ledgers.watch import Watch
 from magnetar.sim.process import PROCESS, Process, bound

@@ -93,7 +93,7 @@ class Scenario:
     nemesis: Callable[[Any, Any, Any], Any]
     settle: Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
     """Everything is healed: clients come to their end, and what they were promised is audited."""
-    end: Callable[[Any, Any], Coroutine[Any, Any, None]]
+    end: Callable[[Any], Coroutine[Any, Any, None]]
     """Ends what is left besides the bookies."""
     observed: Callable[[Any], AbstractContextManager[object]] = contextlib.nullcontext
 
@@ -139,7 +139,7 @@ class Scenario:
         await cluster.wait_healed(cluster.bookies_up, "V1", "bookies that were healed do not come back")
         await self.settle(cluster, workload, watch)
         await nemesis.end_hostile()
-        await self.end(cluster, watch)
+        await self.end(cluster)
         await cluster.end_bookies()
         watch.look_at_disks()
         watch.tell("at_end")

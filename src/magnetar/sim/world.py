@@ -10,7 +10,7 @@ Exit:      a process ends with its main coroutine; what it left open, its kernel
            seed, unless `on_exit` takes it.
 Garbage:   not collected while the world runs, so that nothing depends on when that happens. Collections leave out what
            the process had before its first world: that is more than a world makes.
-Read next: loop.py, sim/network/network.py, machine.py; docs/simulation.md
+Read next: loop.py, network.py, machine.py; docs/simulation.md
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from magnetar.sim.devices.device import Crash, DiskTiming
+from magnetar.sim.device import Crash, DiskTiming
 from magnetar.sim.loop import EVENTS_MAX, new_sim_loop
 from magnetar.sim.machine import SimEntropy, SimMachine, SimRuntime, WallClock
-from magnetar.sim.network.link import LinkDelay
-from magnetar.sim.network.network import SimNetwork
+from magnetar.sim.network import LinkDelay, SimNetwork
 from magnetar.sim.process import Process
 from magnetar.sim.seeds import NO_DELAY, Delay
 

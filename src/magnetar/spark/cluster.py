@@ -9,7 +9,13 @@ Threads:   one `Cluster` per process and options, made at first use, dropped in 
 Failure:   a broker that is away, or busy, is asked again for `PATIENCE_S`; then BrokerUnavailableError.
            `BookieUnavailableError` from `read_entries`: read through the broker instead. `TopicNotFoundError`: no such
            topic. `HttpRefusedError`: anything else that the broker refuses, with its reason.
-Read next: entry_reading.py; client/http/client.py, metadata/relay/store.py; admin/topics/segments.py
+Order:     entries are read in pieces of about `PIECE_BYTES`, by the mean size of the ledger's entries, several at
+           once. If a piece is larger than a bookie's answer, it comes in several answers, in the same place of the
+           order. The end is the confirmed entry of the segment, which the ledger's own writer reported; no bookie is
+           asked. An error comes when every entry before it was returned, so the lost or damaged entry is the next one.
+           Where entries are spread over bookies, a read fails for all its entries: it is repeated with half as many
+           until it asks for that one alone.
+Read next: client/http.py, metadata/relay.py; admin/topics/segments.py
 """
 
 from __future__ import annotations
@@ -17,38 +23,48 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from magnetar.client.http.client import HttpClient
+from magnetar.client.http import HttpClient
 from magnetar.config.ledger import LedgerConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
-from magnetar.errors import ConfigError, HttpRefusedError, InvalidCursorPositionError, TopicNotFoundError
+from magnetar.errors import (
+    BookieUnavailableError,
+    ConfigError,
+    EntryAbsentError,
+    EntryDamagedError,
+    EntryOutOfRangeError,
+    EntryUnavailableError,
+    HttpRefusedError,
+    InvalidCursorPositionError,
+    LedgerOffloadedError,
+    MagnetarError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    TopicNotFoundError,
+)
+from magnetar.ids import LedgerId
 from magnetar.ledger.client import LedgerClient
-from magnetar.metadata.relay.store import RelayedStore
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.metadata import ledger_keys
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.metadata.bookkeeper.ledger_codec import decode
+from magnetar.metadata.bookkeeper.ledger_metadata import Versioned
+from magnetar.metadata.relay import RelayedStore
 from magnetar.names import NamespaceName, TopicName
 from magnetar.runtime.system import SystemRuntime
-from magnetar.spark.entry_reading import ANSWER_BYTES_MAX, PIECE_ENTRIES_MAX, Chunk, read_entries
-from magnetar.spark.loop_thread import is_loop_thread, run
+from magnetar.spark.loop_thread import run
+from magnetar.staging.register import StagingSettings
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import DigestType
+from magnetar.wire.bookkeeper.frames import Buffer
 
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
-ADMIN_PORT: Final = 8080
-__all__ = [
-    "Cluster",
-    "ClusterOptions",
-    "ClusterSettings",
-    "FoundPlace",
-    "SegmentLedger",
-    "Segments",
-    "Tail",
-    "cluster",
-    "open_cluster",
-]
 
 PATIENCE_S: Final = 30.0
 """A broker that is killed is back in a few seconds, or another one has its topics."""
@@ -58,9 +74,6 @@ _OPEN_S_MAX: Final = 60.0
 _NOT_FOUND: Final = 404
 _NOT_A_PLACE: Final = 412
 _TOPIC_QUERY: Final = {"checkAllowAutoCreation": "false"}
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,7 @@ class ClusterOptions:
         hosts = [_host(part.strip()) for part in rest.rstrip("/").split(",")]
         if scheme not in ("pulsar", "pulsar+ssl") or not separator or not all(hosts):
             raise ConfigError(f"serviceUrl {service!r} is not a broker's address: write pulsar://HOST:6650")
-        default = "http://" + ",".join(f"{_bracketed(host)}:{ADMIN_PORT}" for host in hosts)
+        default = "http://" + ",".join(f"[{host}]:8080" if ":" in host else f"{host}:8080" for host in hosts)
         return cls(service, (admin_url or default).strip().rstrip("/"))
 
 
@@ -90,31 +103,23 @@ def _host(address: str) -> str:
         return ""
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """How the cluster's broker writes ledgers."""
 
     ledgers_root: str
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    digest_type: DigestType
+    staging: StagingSettings
     max_message_bytes: int
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> ClusterSettings:
-        return cls(
-            ledgers_root=str(json["ledgersRoot"]),
+        staging = StagingSettings(
             ensemble_size=int(json["ensembleSize"]),
             write_quorum=int(json["writeQuorum"]),
             ack_quorum=int(json["ackQuorum"]),
             digest_type=DigestType[json["digestType"]],
-            max_message_bytes=int(json["maxMessageBytes"]),
         )
+        return cls(str(json["ledgersRoot"]), staging, int(json["maxMessageBytes"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +130,9 @@ class SegmentLedger:
     entries: int
     """The number of confirmed entries: ids 0 … entries − 1 may be read."""
     size_bytes: int
-    closed: bool
-    """Whether it is complete. The last ledger of a topic is open."""
-    closed_ms: int
-    """0 while it is open."""
     first_index: int | None
     """The index of its first message; without entries, that of the next message. None: the broker could not read its
     first entry."""
-    first_publish_ms: int | None
-    """The time when its first entry came to the broker, as far as it is known."""
     metadata: bytes
     """BookKeeper's ledger metadata, as stored. Empty: the ledger is no longer on bookies."""
     digest_type: DigestType
@@ -143,15 +142,12 @@ class SegmentLedger:
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> SegmentLedger:
-        first_index, first_publish_ms = int(json["firstIndex"]), json.get("firstPublishMs")
+        first_index = int(json["firstIndex"])
         return cls(
             ledger_id=int(json["ledgerId"]),
             entries=int(json["entries"]),
             size_bytes=int(json["sizeBytes"]),
-            closed=bool(json["closed"]),
-            closed_ms=int(json["closedMs"]),
             first_index=None if first_index < 0 else first_index,
-            first_publish_ms=None if first_publish_ms is None else int(first_publish_ms),
             metadata=base64.b64decode(json["metadata"]),
             digest_type=DigestType[json["digestType"]],
             password=base64.b64decode(json["password"]),
@@ -190,16 +186,12 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a topic."""
-
     last_confirmed: Position
     next_index: int
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPlace:
-    """The first message to read."""
-
     position: Position
     """The entry of the message. `EARLIEST` and `LATEST` of topic/position.py for those two words."""
     batch_index: int
@@ -217,20 +209,22 @@ def position_of(json: Mapping[str, Any]) -> Position:
     return Position(int(json["ledgerId"]), int(json["entryId"]))
 
 
-# --- the cluster ------------------------------------------------------------------------------------------------------
-
-
 class Cluster:
     """Lives on the loop's thread. Made by `cluster` or `open_cluster`."""
 
     def __init__(self, options: ClusterOptions, settings: ClusterSettings, http: HttpClient) -> None:
         runtime = SystemRuntime()
-        config = _config(settings)
+        metadata = MetadataConfig(
+            url="memory:",  # Not used: the store is the broker's.
+            ledgers_root=settings.ledgers_root,
+            operation_timeout_ms=round(PATIENCE_S * 1000),
+        )
+        ledger = LedgerConfig(read_batch_bytes_max=ANSWER_BYTES_MAX, read_entries_max=PIECE_ENTRIES_MAX)
         self.options = options
         self.settings = settings
         self.http = http
-        self.store = RelayedStore(http, config.metadata, runtime.entropy.random)
-        self.ledgers = LedgerClient(self.store, config, runtime)
+        self.store = RelayedStore(http, metadata, runtime.entropy.random)
+        self.ledgers = LedgerClient(self.store, Config(metadata=metadata, ledger=ledger), runtime)
         """Started: it knows the bookies. Writers made with it belong to the code that made them."""
 
     @classmethod
@@ -250,8 +244,6 @@ class Cluster:
         await self.ledgers.aclose()
         await self.store.aclose()
         await self.http.aclose()
-
-    # --- topics -------------------------------------------------------------------------------------------------------
 
     async def segments(self, topic: str, from_ledger: int = 0) -> Segments:
         """Returns the ledgers of one topic or one partition (`…-partition-3`), without those below `from_ledger`. The
@@ -302,8 +294,6 @@ class Cluster:
                 raise InvalidCursorPositionError(str(error)) from error
             raise
 
-    # --- entries ------------------------------------------------------------------------------------------------------
-
     def read_entries(self, ledger: SegmentLedger, first: int, last: int) -> AsyncIterator[Chunk]:
         """Reads entries `first` … `last` (both included) of a closed ledger, or of the confirmed part of an open one,
         straight from the bookies: chunks of (id of the first entry, payloads as they are stored), in order, no gap.
@@ -313,17 +303,6 @@ class Cluster:
         broker. EntryAbsentError, NoSuchLedgerError: they were deleted. EntryDamagedError: every copy is damaged.
         """
         return read_entries(ledger, first, last, self.ledgers.context)
-
-
-def _config(settings: ClusterSettings) -> Config:
-    return Config(
-        metadata=MetadataConfig(
-            url="memory:",  # Not used: the store is the broker's.
-            ledgers_root=settings.ledgers_root,
-            operation_timeout_ms=round(PATIENCE_S * 1000),
-        ),
-        ledger=LedgerConfig(read_batch_bytes_max=ANSWER_BYTES_MAX, read_entries_max=PIECE_ENTRIES_MAX),
-    )
 
 
 async def _settings(http: HttpClient, options: ClusterOptions) -> ClusterSettings:
@@ -348,18 +327,13 @@ def cluster(options: ClusterOptions) -> Cluster:
     """Returns the one of this process, made at the first call, which blocks; on the loop's thread use
     `open_cluster`."""
     found = _opened.get(options)
-    if found is None:
-        if is_loop_thread():
-            raise RuntimeError("on the loop's own thread a cluster is opened with `await open_cluster(options)`")
-        found = run(open_cluster(options), _OPEN_S_MAX)
-    return found
+    return run(open_cluster(options), _OPEN_S_MAX) if found is None else found
 
 
 async def open_cluster(options: ClusterOptions) -> Cluster:
     """Returns the same on the loop's thread. Calls during the opening wait for it."""
-    found = _opened.get(options)
-    if found is not None:
-        return found
+    if options in _opened:
+        return _opened[options]
     task = _opening.get(options)
     if task is None:
         task = _opening[options] = asyncio.get_running_loop().create_task(Cluster.open(options))
@@ -380,3 +354,92 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+PIECE_BYTES: Final = 2 * 2**20
+PIECES_AHEAD: Final = 4
+ANSWER_BYTES_MAX: Final = 4 * 2**20
+"""The bytes of one request to a bookie: room for entries above the mean. It sends at most 5 MiB."""
+PIECE_ENTRIES_MAX: Final = 4_000
+_OVERHEAD_BYTES: Final = 40  # An entry's header and length, about.
+_OLDER_THAN_STORED: Final = -1  # Metadata that is read anew replaces it, whatever its version.
+
+Chunk = tuple[int, list[Buffer]]
+"""The id of the first entry, and payloads as they are stored."""
+
+
+async def read_entries(
+    ledger: SegmentLedger, first: int, last: int, context: LedgerContext
+) -> AsyncGenerator[Chunk, None]:
+    """Yields entries `first` … `last`, both included, in order and without a gap."""
+    if not 0 <= first <= last < ledger.entries:
+        raise EntryOutOfRangeError(
+            f"entries {first} to {last} of ledger {ledger.ledger_id}: it has {ledger.entries} confirmed ones"
+        )
+    reader = _open(ledger, context)
+    step = entries_per_piece(ledger)
+    following = first
+    pieces: deque[asyncio.Task[_Piece]] = deque()
+    loop = asyncio.get_running_loop()
+    try:
+        while following <= last or pieces:
+            while following <= last and len(pieces) < PIECES_AHEAD:
+                end = min(following + step - 1, last)
+                pieces.append(loop.create_task(_read_piece(reader, following, end)))
+                following = end + 1
+            piece = await pieces[0]
+            pieces.popleft()
+            if piece.payloads:
+                yield first, piece.payloads
+                first += len(piece.payloads)
+            if piece.error is not None:
+                raise piece.error
+    finally:
+        for task in pieces:
+            task.cancel()
+        await asyncio.gather(*pieces, return_exceptions=True)
+
+
+def entries_per_piece(ledger: SegmentLedger) -> int:
+    mean = ledger.size_bytes // max(1, ledger.entries) + _OVERHEAD_BYTES
+    return max(1, min(PIECE_BYTES // mean, PIECE_ENTRIES_MAX))
+
+
+def _open(ledger: SegmentLedger, context: LedgerContext) -> LedgerReader:
+    if not ledger.metadata and not ledger.offloaded:
+        raise NoSuchLedgerError(f"ledger {ledger.ledger_id} was deleted, but its topic still lists it")
+    if not ledger.metadata:
+        raise LedgerOffloadedError(f"ledger {ledger.ledger_id} is not on bookies any more: it was offloaded")
+    metadata = decode(LedgerId(ledger.ledger_id), ledger.metadata, node_created_ms=0)
+    keys = ledger_keys(metadata, ledger.password, ledger.digest_type)
+    return LedgerReader(Versioned(metadata, _OLDER_THAN_STORED), keys, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    payloads: list[Buffer]
+    error: MagnetarError | None = None
+    """The reason why it ends before its last entry."""
+
+
+async def _read_piece(reader: LedgerReader, first: int, last: int) -> _Piece:
+    payloads: list[Buffer] = []
+    asked = last - first + 1
+    while first <= last:
+        asked = min(asked, last - first + 1)
+        try:
+            found = await reader.read_some(first, first + asked - 1)
+        except (EntryAbsentError, EntryDamagedError) as error:
+            if asked == 1:
+                return _Piece(payloads, error)
+            asked //= 2  # One of these fails, and need not be the first.
+        except (EntryUnavailableError, MetadataUnavailableError) as error:
+            unreachable = BookieUnavailableError(str(error))
+            unreachable.__cause__ = error
+            return _Piece(payloads, unreachable)
+        except MagnetarError as error:
+            return _Piece(payloads, error)
+        else:
+            payloads += [entry.payload for entry in found]
+            first += len(found)
+    return _Piece(payloads)

@@ -19,8 +19,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError as WasCancelled
-from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import uvloop
 
@@ -28,28 +27,19 @@ from magnetar.errors import BrokerTimeoutError
 
 T = TypeVar("T")
 
-DEPTH: Final = 4
-ITEM_SECONDS_MAX: Final = (
-    600.0  # For one item of an iterator. The source has shorter limits of its own: this is a safety net.
-)
+ITEM_SECONDS_MAX: Final = 600.0  # For an item of an iterator: a safety net, the source has shorter limits of its own.
 _END_SECONDS_MAX: Final = 2.0
 
 
-class _LoopThread:
-    """A running loop and its thread."""
-
+class _LoopThread(threading.Thread):
     def __init__(self) -> None:
+        super().__init__(name="magnetar-loop", daemon=True)
         self.loop = uvloop.new_event_loop()
-        self.thread = threading.Thread(target=self._run, name="magnetar-loop", daemon=True)
-        self.thread.start()
+        self.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(_END_SECONDS_MAX)
 
 
 _lock = threading.Lock()
@@ -57,7 +47,6 @@ _current: _LoopThread | None = None
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """Returns the running loop of this process."""
     global _current
     with _lock:
         if _current is None:
@@ -66,7 +55,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def is_loop_thread() -> bool:
-    return _current is not None and threading.current_thread() is _current.thread
+    return _current is not None and threading.current_thread() is _current
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
@@ -76,10 +65,6 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
         coroutine.close()
         raise RuntimeError("called on the loop's own thread, which would wait for itself forever: await it instead")
     future = asyncio.run_coroutine_threadsafe(coroutine, loop())
-    return _result(future, timeout)
-
-
-def _result(future: Future[T], timeout: float) -> T:
     try:
         return future.result(timeout)
     except TimeoutError as error:
@@ -94,73 +79,52 @@ def _result(future: Future[T], timeout: float) -> T:
         raise
 
 
-def iterate(async_iterator: AsyncIterator[T], depth: int = DEPTH, timeout: float = ITEM_SECONDS_MAX) -> Iterator[T]:
+def iterate(async_iterator: AsyncIterator[T], depth: int = 4, timeout: float = ITEM_SECONDS_MAX) -> Iterator[T]:
     """Yields its items, pulled on the loop's thread at most `depth` ahead of the caller. An error is raised after the
     items that came before."""
-    pulled = _Pulled(async_iterator, depth)
+    if is_loop_thread():
+        raise RuntimeError("called on the loop's own thread, which would wait for itself forever: use `async for`")
+    items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()  # Bounded by `room`.
+    room = asyncio.Semaphore(depth)
+    of_process = loop()
+    pulling = asyncio.run_coroutine_threadsafe(_pull(async_iterator, items, room), of_process)
     try:
         while True:
-            item = pulled.next(timeout)
+            try:
+                item = items.get(timeout=timeout)
+            except queue.Empty:
+                raise BrokerTimeoutError(f"nothing more came within {timeout:g} s") from None
             if isinstance(item, _End):
                 if item.error is not None:
                     raise item.error
                 return
+            of_process.call_soon_threadsafe(room.release)
             yield item
     finally:
-        pulled.close()
+        pulling.cancel()
 
 
 class _End:
-    """The mark after the last item."""
-
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
-class _Pulled(Generic[T]):
-    """The hand-over between a task that pulls and a thread that takes."""
-
-    def __init__(self, source: AsyncIterator[T], depth: int) -> None:
-        if is_loop_thread():
-            raise RuntimeError("called on the loop's own thread, which would wait for itself forever: use `async for`")
-        self._source = source
-        self._loop = loop()
-        self._items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()  # Bounded by `_room`.
-        self._room = asyncio.Semaphore(depth)
-        self._future = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
-
-    async def _pull(self) -> None:
-        error: BaseException | None = None
-        try:
-            await self._room.acquire()
-            async for item in self._source:
-                self._items.put(item)
-                await self._room.acquire()
-        except BaseException as raised:
-            error = raised
-            if isinstance(raised, asyncio.CancelledError):
-                raise
-        finally:
-            await self._close_source()
-            self._items.put(_End(error))
-
-    async def _close_source(self) -> None:
-        aclose = getattr(self._source, "aclose", None)
+async def _pull(source: AsyncIterator[T], items: queue.SimpleQueue[T | _End], room: asyncio.Semaphore) -> None:
+    error: BaseException | None = None
+    try:
+        await room.acquire()
+        async for item in source:
+            items.put(item)
+            await room.acquire()
+    except BaseException as raised:
+        error = raised
+        if isinstance(raised, asyncio.CancelledError):
+            raise
+    finally:
+        aclose = getattr(source, "aclose", None)
         if aclose is not None:
             await aclose()
-
-    def next(self, timeout: float) -> T | _End:
-        try:
-            item = self._items.get(timeout=timeout)
-        except queue.Empty:
-            raise BrokerTimeoutError(f"nothing more came within {timeout:g} s") from None
-        if not isinstance(item, _End):
-            self._loop.call_soon_threadsafe(self._room.release)
-        return item
-
-    def close(self) -> None:
-        if not self._future.done():
-            self._future.cancel()
+        items.put(_End(error))
 
 
 def _forget() -> None:
@@ -172,7 +136,8 @@ def _forget() -> None:
 
 def _stop() -> None:
     if _current is not None:
-        _current.stop()
+        _current.loop.call_soon_threadsafe(_current.loop.stop)
+        _current.join(_END_SECONDS_MAX)
 
 
 os.register_at_fork(after_in_child=_forget)

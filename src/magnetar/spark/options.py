@@ -20,20 +20,22 @@ _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
 
 
+def known_options(given: Mapping[str, str], known: Iterable[str], from_call: Sequence[str]) -> dict[str, str]:
+    """Returns the options by their documented names. `from_call`: Spark's names for the argument of load or save."""
+    names = {name.lower(): name for name in known}
+    check_options((key for key in given if key.lower() not in from_call), names.values())
+    return {names.get(key.lower(), key.lower()): value for key, value in given.items()}
+
+
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
     """Takes `known` as documented, in any case. Raises `ConfigError` for the first option that is not among them."""
     names = sorted(known)
     lowered = {name.lower() for name in names} | OF_SPARK
     for option in given:
         if option.lower().removeprefix(_TWICE) not in lowered:
-            raise ConfigError(
-                f"unknown option {option!r}: did you mean {_nearest(option, names)!r}? Known are {', '.join(names)}"
-            )
-
-
-def _nearest(option: str, names: list[str]) -> str:
-    by_lowered = {name.lower(): name for name in names}
-    return by_lowered[nearest(option.lower(), sorted(by_lowered))]
+            by_lowered = {name.lower(): name for name in names}
+            hint = by_lowered[nearest(option.lower(), sorted(by_lowered))]
+            raise ConfigError(f"unknown option {option!r}: did you mean {hint!r}? Known are {', '.join(names)}")
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -59,10 +61,12 @@ def number(options: Mapping[str, str], name: str, at_least: int, at_most: int) -
     return value
 
 
-def choice(options: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
-    text = options.get(name, default).strip().lower()
+def choice(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """Returns the choice in lower case; the first one is the default."""
+    text = options.get(name, choices[0]).strip().lower()
     if text not in choices:
-        raise ConfigError(f"option {name} is {' or '.join(choices)}, not {options[name]!r}")
+        hint = nearest(text, list(choices))
+        raise ConfigError(f"option {name} is {text!r}: did you mean {hint!r}? Known are {', '.join(choices)}")
     return text
 
 

@@ -53,7 +53,9 @@ def make_session(
     """Returns a running session, or the one that this process has already. Raises MissingDependencyError without
     pyspark or Java, SparkFailedError if it does not start; both say what to do."""
     require_pyspark()
-    _be_quiet()
+    # PySpark is silenced in this process, some of it before it is imported.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Prints every failed query as JSON.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -74,18 +76,11 @@ def make_session(
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
 ) -> Iterator[SparkSession]:
-    """Makes a session, and stops it at the end."""
     made = make_session(name, master, settings, log)
     try:
         yield made
     finally:
         made.stop()
-
-
-def _be_quiet() -> None:
-    """Silences PySpark in this process, some of it before it is imported."""
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Prints every failed query as JSON.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
 def is_local(master: str) -> bool:
@@ -139,21 +134,14 @@ def _start(conf: SparkConf, log: Path | None) -> SparkSession:
 
     launch: Any = java_gateway.launch_gateway
     try:
-        with _opened(log) as output:
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        opened: Any = contextlib.nullcontext(subprocess.DEVNULL) if log is None else log.open("ab")
+        with opened as output:
             gateway = launch(conf, {"stdout": output, "stderr": output})
         return SparkSession(SparkContext(gateway=gateway, conf=conf))
     except (Py4JError, PySparkException, OSError, ValueError) as error:
         raise SparkFailedError(f"Spark did not start on {conf.get('spark.master')}: {_why(error, log)}") from error
-
-
-@contextlib.contextmanager
-def _opened(log: Path | None) -> Iterator[Any]:
-    if log is None:
-        yield subprocess.DEVNULL
-        return
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        yield file
 
 
 def _why(error: Exception, log: Path | None) -> str:

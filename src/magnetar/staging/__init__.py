@@ -1,10 +1,5 @@
 """Exactly-once publishing for jobs that run in many processes and are repeated: staged ledgers and an intent record.
 
-    stager = Stager(ledgers, settings, owner, epoch, partition, attempt, task_attempt_id)     in each task
-        await stager.add(topic, entry, rows); staged = await stager.finish()                      no reader sees it yet
-        await Sink(store, ledgers, publisher).commit(owner, epoch, staged_of_all_tasks)           on the driver: all do
-        now
-
 Order:     stage: a task writes final entries into ledgers of its own, which no topic names.
            decide: the driver names the ledgers that count in one intent record. Creating it is the commit point.
            publish: each topic's broker copies the ledgers of the intent, once, however often it is asked.

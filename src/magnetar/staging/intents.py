@@ -22,13 +22,11 @@ from magnetar.errors import (
 )
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import Check, Create, MetadataStore, Operation, Put
-from magnetar.staging.paths import epochs_in, intent_path, owner_path, registration_path
 from magnetar.staging.records import Intent, OwnerRecord
-from magnetar.staging.register import Register, StagingSettings
+from magnetar.staging.register import Register, StagingSettings, epochs_in, intent_path, owner_path, registration_path
 
 INTENT_BYTES_MAX: Final = 500_000
 """The largest intent in a node: ZooKeeper takes one megabyte in all."""
-
 
 _PIECE_BYTES: Final = 2**20  # Bytes of an intent in a ledger, per entry.
 
@@ -90,8 +88,6 @@ class Intents:
     async def delete(self, epoch: int) -> None:
         with contextlib.suppress(NoNodeError):
             await self._store.delete(intent_path(self.owner, epoch))
-
-    # --- large ones ---------------------------------------------------------------------------------------------------
 
     async def _write_ledger(self, epoch: int, data: bytes) -> int:
         ledger_id = await self._ledgers.next_id()

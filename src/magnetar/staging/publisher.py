@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import quote
 
-from magnetar.client.http.client import HttpClient, refused
-from magnetar.client.http.connection import HttpAnswer
+from magnetar.client.http import HttpAnswer, HttpClient, refused
 from magnetar.errors import (
     BrokerTimeoutError,
     HttpRefusedError,
@@ -29,24 +28,13 @@ from magnetar.errors import (
 )
 
 SKIPS_PATH: Final = "/admin/v2/magnetar/staged/skips"
-
-
 ASKED_MAX: Final = 4_000
 """With 20 s for each, nearly a day of copying."""
 
-
 _REQUEST_S: Final = 45.0  # The broker answers after 20 s at the latest, done or not.
-
-
 _PATIENCE_S: Final = 300.0  # After the last sign of life.
-
-
 _PAUSE_S: Final = 0.5
-
-
 _ACCEPTED: Final = 202
-
-
 _MAY_PASS: Final = (408, 429, 502, 503, 504)  # The topic moves, the broker is overloaded, starts or stops.
 
 Reached = Callable[[str, int], None]

@@ -12,7 +12,7 @@ Format:    Staged: what a task hands to its driver, in the job's own messages.
            owner's name is part of metadata paths, and a topic's name may be as long as such a path may be. Earlier
            versions named the owner `<job>`, and noted the target nowhere. A record of that name that is done counts for
            every target: a job of an earlier version is never published twice.
-Read next: paths.py, intents.py, sink.py (`Sink.is_job_done`), docs/staging.md
+Read next: register.py (their paths), intents.py, sink.py (`Sink.is_job_done`), docs/staging.md
 """
 
 from __future__ import annotations

@@ -1,19 +1,62 @@
-"""The register of an owner's staged ledgers, which a sweeper reads; and the settings for writing them.
+"""The register of an owner's staged ledgers, which a sweeper reads; the paths of all records; the settings for writing.
 
 Order:     a ledger is noted before it is created, and forgotten after it is deleted: no staged ledger is ever without
            its note. A note without a ledger is left by a task that died in between, and costs nothing.
+Format:    `/magnetar/sinks/<owner>`, with its intents and its register: a node for every staged ledger. The search for
+           unwanted ledgers reads it: to look at all ledgers of a cluster takes as many reads as there are ledgers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
 
-from magnetar.errors import NodeExistsError, NoNodeError, OutcomeUnknownError
+from magnetar.errors import NodeExistsError, NoNodeError, OutcomeUnknownError, StagingError
 from magnetar.metadata.store import MetadataStore
-from magnetar.staging.paths import register_path, registration_path
-from magnetar.staging.records import Registration
+from magnetar.staging.records import EPOCH_MAX, Registration
 from magnetar.wire.bookkeeper.digests import DigestType
+
+SINKS: Final = "/magnetar/sinks"
+OWNER_BYTES_MAX: Final = 512
+"""The largest size of an owner's name in a path: part of every register's path and of a topic's property."""
+_REGISTER: Final = "staged"
+_EPOCH = re.compile(r"[0-9]{10}")
+
+
+def owner_path(owner: str) -> str:
+    """Raises StagingError for a name that cannot be an owner's."""
+    encoded = quote(owner, safe="").replace(".", "%2E")  # A name of dots alone would be a relative path.
+    if not owner or len(encoded) > OWNER_BYTES_MAX:
+        raise StagingError(f"an owner's name has 1 to {OWNER_BYTES_MAX} bytes when encoded, not {len(encoded)}")
+    return f"{SINKS}/{encoded}"
+
+
+def owner_of(name: str) -> str:
+    """Returns the owner of a child of SINKS."""
+    return unquote(name)
+
+
+def intent_path(owner: str, epoch: int) -> str:
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise StagingError(f"an epoch is a number from 0 to {EPOCH_MAX}, not {epoch}")
+    return f"{owner_path(owner)}/{epoch:010d}"
+
+
+def epochs_in(children: list[str]) -> list[int]:
+    """Returns the epochs of those children of an owner that are intents, oldest first."""
+    return sorted(int(name) for name in children if _EPOCH.fullmatch(name))
+
+
+def register_path(owner: str) -> str:
+    return f"{owner_path(owner)}/{_REGISTER}"
+
+
+def registration_path(owner: str, ledger_id: int) -> str:
+    return f"{register_path(owner)}/{ledger_id}"
+
 
 _TRIES_MAX = 3  # Lost answers in a row; each try is safe, as no other client makes or deletes this node.
 

@@ -39,9 +39,7 @@ from magnetar.wire.bookkeeper.frames import Buffer
 
 _ROOM_SECONDS_MAX: Final = 120.0  # A writer without room for this long would have failed by its own patience.
 
-
 log = logging.getLogger(__name__)
-
 
 _AT_ONCE_MAX: Final = 16  # Ledgers closed at a time.
 
@@ -210,8 +208,6 @@ class StagedLedger:
     def ledger_id(self) -> int:
         return self._writer.ledger_id
 
-    # --- writing ------------------------------------------------------------------------------------------------------
-
     @property
     def has_room(self) -> bool:
         return self._writer.has_room
@@ -244,8 +240,6 @@ class StagedLedger:
                 f"staged entries for {self.topic} could not be written to ledger {self.ledger_id}: {self._failure}"
             ) from self._failure
 
-    # --- events of the writer -----------------------------------------------------------------------------------------
-
     def on_confirmed(self, first_entry_id: int, tokens: Sequence[object]) -> None:  # noqa: ARG002
         self._wake()
 
@@ -259,8 +253,6 @@ class StagedLedger:
     def _wake(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
-
-    # --- ending -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> StagedPart:
         """Returns when all of it is acknowledged. Raises StagingError if it is not."""

@@ -10,7 +10,7 @@ Order:     an intent that is older than a while most likely has no driver any mo
            their register nodes are deleted. A driver that verified before that cannot create its intent, as the record
            has changed; a later one sees that its ledger is doomed.
 Limits:    any number of sweepers may work at a time; every broker runs one.
-Read next: decision.py, docs/staging.md
+Read next: sink.py, docs/staging.md
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.gather import gather_bounded
 from magnetar.staging.intents import Intents, OwnerNode, VersionedRecord
-from magnetar.staging.paths import SINKS, intent_path, owner_of, register_path
 from magnetar.staging.records import OwnerRecord, Registration
-from magnetar.staging.register import Register, StagingSettings
+from magnetar.staging.register import SINKS, Register, StagingSettings, intent_path, owner_of, register_path
 from magnetar.staging.sink import Sink
 
 log = logging.getLogger(__name__)
@@ -89,13 +88,7 @@ async def sweep(
 
 class _OwnerSweep:
     def __init__(
-        self,
-        store: MetadataStore,
-        ledgers: LedgerClient,
-        owner: str,
-        now_ms: int,
-        ttl_ms: int,
-        report: SweepReport,
+        self, store: MetadataStore, ledgers: LedgerClient, owner: str, now_ms: int, ttl_ms: int, report: SweepReport
     ) -> None:
         self._store = store
         self._ledgers = ledgers
@@ -106,8 +99,6 @@ class _OwnerSweep:
         self._node = OwnerNode(store, owner)
         self._register = Register(store, owner)
         self._intents = Intents(store, ledgers, StagingSettings(), owner)
-
-    # --- decided epochs -----------------------------------------------------------------------------------------------
 
     async def finish(self, sink: Sink, after_ms: int) -> None:
         """Finishes every intent that still exists after a while. An error is noted, and the sweep continues."""
@@ -131,13 +122,10 @@ class _OwnerSweep:
         except MagnetarError as error:
             self._report.failures.append(f"{self._owner}, epoch {epoch}: {error}")
             log.warning(
-                "a decided epoch cannot be finished",
-                extra={"owner": self._owner, "epoch": epoch, "why": str(error)},
+                "a decided epoch cannot be finished", extra={"owner": self._owner, "epoch": epoch, "why": str(error)}
             )
         else:
             self._report.finished.append((self._owner, epoch))
-
-    # --- unwanted ledgers ---------------------------------------------------------------------------------------------
 
     async def delete(self) -> None:
         found = await self._node.find()
@@ -193,8 +181,6 @@ class _OwnerSweep:
             self._report.deleted.append(ledger_id)
         except MagnetarError as error:
             self._report.failures.append(f"{self._owner}, ledger {ledger_id}: {error}")
-
-    # --- owners -------------------------------------------------------------------------------------------------------
 
     async def _forget(self, found: VersionedRecord) -> None:
         """Forgets an owner without decisions, or a passing one. Others are remembered: no epoch may be repeated."""

@@ -7,7 +7,7 @@ Purpose:   entries are lent as views of the chunk they are in, and `lent` decide
            of these chunks.
 Invariant: a lent part keeps at most `KEPT_PER_BYTE` times its own size in memory.
 Limits:    only small parts of large chunks are copied. A reader in sequence takes most of a chunk, and gets views.
-Read next: magnetar/wire/bookkeeper/hot_path.py; read_cache.py, write_cache.py
+Read next: magnetar/wire/bookkeeper/hot_path.py; reads.py, write_cache.py
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from magnetar.wire.bookkeeper.hot_path import AddRun, parse_context, scan_adds
 ENTRY_OFFSET: Final = 28
 """Offset of the entry in its frame, after length, word and master key."""
 
-FRAME_BYTES_MAX: Final = (
-    1 << 24
-) - 1  # What a location can hold; the code that received the frame checked the real limit.
+FRAME_BYTES_MAX: Final = (1 << 24) - 1
+"""What a location can hold; the code that received the frame checked the real limit."""
 
 _ADD_WORD: Final = 0x0201_0000  # Version 2, operation ADD, no flags.
 
@@ -56,6 +55,11 @@ def by_ledger(run: AddRun) -> list[tuple[int, int, int]]:
         else:
             stretches.append((ledger_id, bounds[index], bounds[index + 1]))
     return stretches
+
+
+def keys_of(run: AddRun) -> list[tuple[int, bytes]]:
+    """Returns (ledger, master key) for each context."""
+    return [parse_context(context)[:2] for context in run.contexts]
 
 
 KEPT_PER_BYTE: Final = 4  # Below this, a copy would cost more time than it saves memory.

@@ -15,7 +15,7 @@ Order:     flush: logs and index synced → the mark that was noted at the swap 
 Failure:   a full disk leaves the flushing cache where it is; the next `flush` tries again. After a failed sync or a
            broken invariant every further flush fails: the node must stop.
 Limits:    a list of entries takes memory for the ids that are only in caches, and for one page.
-Read next: flush.py, reads.py, storage/index/location_index.py, docs/entry-logs.md
+Read next: write_cache.py, reads.py, storage/index/location_index.py, docs/entry-logs.md
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from magnetar.config.storage import StorageConfig
@@ -39,42 +39,24 @@ from magnetar.errors import (
     SyncFailedError,
 )
 from magnetar.runtime.disk import Buffer
-from magnetar.runtime.runtime import Entropy
+from magnetar.runtime.runtime import Entropy, Offload, Runtime
 from magnetar.storage.entry_log.format import LOGS, log_path
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.entry_log.reader import EntryLogReader
 from magnetar.storage.entry_log.writer import EntryLogWriter
-from magnetar.storage.flush import Flush
 from magnetar.storage.frames import lend
 from magnetar.storage.index.extents import REMEDY, Extent
 from magnetar.storage.index.location_index import IndexBatch, LocationIndex
+from magnetar.storage.index.ordered_store import OrderedStore
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.reads import Reads
 from magnetar.storage.tombstones import Tombstones
-from magnetar.storage.write_cache import WriteCache
+from magnetar.storage.write_cache import Flush, WriteCache
 
 PAGE_ENTRIES: Final = 10_000  # A millisecond or two.
-
-
 _PAGE: Final = 1000
-
-
 _SHARE_OF_DELETIONS: Final = 4
 """A quarter of the index's reserve is enough for deletions: they write little, and only they make room."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageStatistics:
-    mark: int
-    write_cache_bytes: int
-    write_cache_entries: int
-    flushing_bytes: int
-    flushes: int
-    read_cache_bytes: int
-    log_reads: int
-    log_bytes_read: int
-    logs: int
-    tombstones: int
 
 
 class LedgerStorage:
@@ -95,14 +77,16 @@ class LedgerStorage:
         self._submitted = submitted
         self._writer = EntryLogWriter(dirs, config.log_bytes_max, config.log_cached_bytes)
         self._reads = Reads(self.logs, index, config)
-        self._active = WriteCache()
+        self.active = WriteCache()
         self._dirty: dict[int, LedgerFlags] = {}
-        self._flushing: Flush | None = None
+        self.flushing: Flush | None = None
+        """Set while a cache that was swapped out is not durable in logs and index."""
         self._flush_lock = asyncio.Lock()
-        self._flushes = 0
+        self.flushes = 0
+        """Flushes that ended, and deletions: a read that one of them overtook looks again."""
         self._failure: MagnetarError | None = None
-        self._mark = 0
-        self._tombstones = Tombstones(index, entropy, config)
+        self.mark = 0
+        self.tombstones = Tombstones(index, entropy, config)
         self._room = asyncio.Event()
         self._due = asyncio.Event()
 
@@ -134,8 +118,8 @@ class LedgerStorage:
             dirs.note_log(last_log)
         # Not the index's own mark, which may be ahead: the last process may have flushed a record that its journal then
         # lost with the power. The journal gives that number out again, and the mark must not be past it by then.
-        storage._mark = journal_mark
-        await storage._tombstones.load()
+        storage.mark = journal_mark
+        await storage.tombstones.load()
         return storage
 
     async def aclose(self) -> None:
@@ -153,7 +137,7 @@ class LedgerStorage:
         self, ledger_id: int, chunk: bytes, entry_ids: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
     ) -> None:
         """Adds entries of one ledger in one chunk of add frames, as `AddRun` has them."""
-        active = self._active
+        active = self.active
         active.put_run(ledger_id, chunk, entry_ids, offsets, lengths)
         if active.bytes >= self._config.write_cache_bytes_max:
             self._due.set()
@@ -167,7 +151,7 @@ class LedgerStorage:
         lengths: Sequence[int],
     ) -> None:
         """Adds entries of many ledgers, each with its ledger's id."""
-        active = self._active
+        active = self.active
         active.put_many(ledger_ids, chunk, entry_ids, offsets, lengths)
         if active.bytes >= self._config.write_cache_bytes_max:
             self._due.set()
@@ -175,7 +159,7 @@ class LedgerStorage:
     @property
     def has_room(self) -> bool:
         """Ask this before adding, and `wait_for_room` if it is false."""
-        return self._active.bytes < self._config.write_cache_bytes_max
+        return self.active.bytes < self._config.write_cache_bytes_max
 
     async def wait_for_room(self) -> bool:
         """Returns False if there was no room within `max_throttle_ms`; refuse the adds then."""
@@ -210,21 +194,21 @@ class LedgerStorage:
         async with self._flush_lock:
             if self._failure is not None:
                 raise self._failure
-            if self._flushing is not None:  # An earlier try found the disk full.
-                await self._finish(self._flushing)
+            if self.flushing is not None:  # An earlier try found the disk full.
+                await self._finish(self.flushing)
             if self._is_dirty():
                 await self._finish(self._swap())
-            return self._mark
+            return self.mark
 
     def _is_dirty(self) -> bool:
-        return bool(self._active.entries or self._dirty) or self._submitted() > self._mark
+        return bool(self.active.entries or self._dirty) or self._submitted() > self.mark
 
     def _swap(self) -> Flush:
-        self._flushing = Flush(self._active, self._dirty, self._submitted())
-        self._active, self._dirty = WriteCache(), {}
+        self.flushing = Flush(self.active, self._dirty, self._submitted())
+        self.active, self._dirty = WriteCache(), {}
         self._due.clear()
         self._room.set()
-        return self._flushing
+        return self.flushing
 
     async def _finish(self, flush: Flush) -> None:
         try:
@@ -235,9 +219,9 @@ class LedgerStorage:
         except (DiskError, StorageError) as error:
             self._failure = error
             raise
-        self._flushes += 1  # Before the cache goes: a read that looked into the index too early looks again.
-        self._mark = max(self._mark, flush.mark)
-        self._flushing = None
+        self.flushes += 1  # Before the cache goes: a read that looked into the index too early looks again.
+        self.mark = max(self.mark, flush.mark)
+        self.flushing = None
 
     async def check_reserve(self, share: int = 1) -> None:
         """Raises DiskFullError before the index itself meets a full disk. `share`: a `share`-th of the reserve is
@@ -255,9 +239,9 @@ class LedgerStorage:
 
     def get_entry_nowait(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """Looks into memory; None means that `get_entry` may know more."""
-        found = self._active.get(ledger_id, entry_id)
-        if found is None and self._flushing is not None:
-            found = self._flushing.cache.get(ledger_id, entry_id)
+        found = self.active.get(ledger_id, entry_id)
+        if found is None and self.flushing is not None:
+            found = self.flushing.cache.get(ledger_id, entry_id)
         return self._reads.cache.get(ledger_id, entry_id) if found is None else found
 
     def get_entries_nowait(self, ledger_id: int, entry_ids: Sequence[int]) -> list[memoryview | None]:
@@ -271,14 +255,14 @@ class LedgerStorage:
         "no"."""
         while True:
             found = self.get_entry_nowait(ledger_id, entry_id)
-            flushes = self._flushes
+            flushes = self.flushes
             if found is None:
                 found = await self._reads.read(ledger_id, entry_id)
             if found is None:
                 found = self.get_entry_nowait(ledger_id, entry_id)
             if found is not None:
                 return found
-            if flushes == self._flushes:
+            if flushes == self.flushes:
                 raise self._reads.missing(ledger_id, entry_id, is_known=await self.has_ledger(ledger_id))
 
     async def read_range(
@@ -312,11 +296,11 @@ class LedgerStorage:
     async def last_entry(self, ledger_id: int) -> int | None:
         """Returns the greatest entry id."""
         while True:
-            flushes = self._flushes
+            flushes = self.flushes
             found = [cache.last_entry(ledger_id) for cache in self._caches()]
             found.append(await self.index.last_entry(ledger_id))
-            found.append(self._active.last_entry(ledger_id))
-            if flushes == self._flushes:
+            found.append(self.active.last_entry(ledger_id))
+            if flushes == self.flushes:
                 return max((entry_id for entry_id in found if entry_id is not None), default=None)
 
     def entry_pages(self, ledger_id: int) -> AsyncIterator[list[int]]:
@@ -336,14 +320,12 @@ class LedgerStorage:
         while page := await self.list_ledgers(first):
             found.update(page)
             first = page[-1] + 1
-        first = 0
-        while flags := await self.index.all_flags(first, _PAGE):
+        async for flags in self.index.flag_pages():
             found.update([ledger_id for ledger_id, known in flags if known.deleted_at_ms is None])
-            first = flags[-1][0] + 1
         return sorted(found)
 
     def _caches(self) -> list[WriteCache]:
-        return [self._active] if self._flushing is None else [self._flushing.cache, self._active]
+        return [self.active] if self.flushing is None else [self.flushing.cache, self.active]
 
     # --- ledgers ---
 
@@ -364,24 +346,22 @@ class LedgerStorage:
             known = self._flags_nowait(ledger_id)
             if known is not None:
                 return known
-            flushes = self._flushes
+            flushes = self.flushes
             stored = await self.index.flags(ledger_id)
-            if flushes == self._flushes and self._flags_nowait(ledger_id) is None:
+            if flushes == self.flushes and self._flags_nowait(ledger_id) is None:
                 return stored
 
     def set_flags(self, ledger_id: int, flags: LedgerFlags) -> None:
         """Sets flags made from what `get_flags` returned, with no await in between."""
-        if (
-            flags.deleted_at_ms is not None
-        ):  # The ledger is in use again, so this is not a tombstone any more; still fenced.
+        if flags.deleted_at_ms is not None:  # The ledger is in use again: not a tombstone any more; still fenced.
             flags = dataclasses.replace(flags, deleted_at_ms=None)
-            self._tombstones.count -= 1
+            self.tombstones.count -= 1
         self._dirty[ledger_id] = flags
 
     def _flags_nowait(self, ledger_id: int) -> LedgerFlags | None:
         known = self._dirty.get(ledger_id)
-        if known is None and self._flushing is not None:
-            known = self._flushing.flags.get(ledger_id)
+        if known is None and self.flushing is not None:
+            known = self.flushing.flags.get(ledger_id)
         return known
 
     # --- deleting ---
@@ -398,36 +378,34 @@ class LedgerStorage:
             batch = IndexBatch(deleted_ledgers=[ledger_id])
             is_buried = False
             if flags is not None and flags.fenced:
-                is_buried = flags.deleted_at_ms is not None or not self._tombstones.is_full
+                is_buried = flags.deleted_at_ms is not None or not self.tombstones.is_full
                 if not is_buried and not await self._has_entries(ledger_id):
-                    raise self._tombstones.full_error(ledger_id)
-                batch.flags[ledger_id] = self._tombstones.make(flags) if is_buried else _fence_of(flags)
+                    raise self.tombstones.full_error(ledger_id)
+                batch.flags[ledger_id] = self.tombstones.make(flags) if is_buried else _fence_of(flags)
             await self.index.apply(batch)
             late = self._flags_nowait(ledger_id)
             self._forget(ledger_id)
             if late is not None and late.fenced and ledger_id not in batch.flags:
-                self._dirty[ledger_id] = (
-                    late  # It was fenced while the batch was written; the next deletion makes a tombstone.
-                )
+                self._dirty[ledger_id] = late  # Fenced while the batch was written; a later deletion buries it.
             if is_buried and flags is not None and flags.deleted_at_ms is None:
-                self._tombstones.count += 1
+                self.tombstones.count += 1
 
     def _forget(self, ledger_id: int) -> None:
-        self._active.drop(ledger_id)
+        self.active.drop(ledger_id)
         self._dirty.pop(ledger_id, None)
-        if self._flushing is not None:
-            self._flushing.drop(ledger_id)
-        self._flushes += 1  # A read in progress must not bring it back from what it saw before.
+        if self.flushing is not None:
+            self.flushing.drop(ledger_id)
+        self.flushes += 1  # A read in progress must not bring it back from what it saw before.
         self._reads.forget(ledger_id)
 
     async def expire_tombstones(self) -> int:
         """Drops those that are old enough; returns how many. DiskFullError as in `delete_ledger`."""
         async with self._flush_lock:
-            due = await self._tombstones.due(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
+            due = await self.tombstones.due(lambda ledger_id: self._flags_nowait(ledger_id) is not None)
             if due is None:
                 return 0
             await self.check_reserve(_SHARE_OF_DELETIONS)
-            return await self._tombstones.apply(due)
+            return await self.tombstones.apply(due)
 
     # --- compacting ---
 
@@ -435,8 +413,8 @@ class LedgerStorage:
         """Returns the logs that are complete and in the index, without the newest, whose id must not be reused."""
         async with self._flush_lock:
             busy = self._writer.log_ids()
-            if self._flushing is not None and self._flushing.batch is not None:
-                busy.update([extent.place.log_id for extent in self._flushing.batch.extents])
+            if self.flushing is not None and self.flushing.batch is not None:
+                busy.update([extent.place.log_id for extent in self.flushing.batch.extents])
             return [log_id for log_id in self.dirs.log_ids()[:-1] if log_id not in busy]
 
     def new_writer(self) -> EntryLogWriter:
@@ -476,23 +454,6 @@ class LedgerStorage:
         await directory.writing.sync_dir(LOGS)
         return size
 
-    # --- looking ---
-
-    def statistics(self) -> StorageStatistics:
-        flushing = self._flushing
-        return StorageStatistics(
-            mark=self._mark,
-            write_cache_bytes=self._active.bytes,
-            write_cache_entries=self._active.entries,
-            flushing_bytes=0 if flushing is None else flushing.cache.bytes,
-            flushes=self._flushes,
-            read_cache_bytes=self._reads.cache.bytes,
-            log_reads=self.logs.reads,
-            log_bytes_read=self.logs.bytes_read,
-            logs=len(self.dirs.log_ids()),
-            tombstones=self._tombstones.count,
-        )
-
 
 async def entry_pages(
     index: LocationIndex, caches: Sequence[WriteCache], ledger_id: int, page_entries: int = PAGE_ENTRIES
@@ -518,3 +479,52 @@ async def entry_pages(
 
 def _fence_of(flags: LedgerFlags) -> LedgerFlags:
     return LedgerFlags(master_key=flags.master_key, fenced=True)
+
+
+INDEX: Final = "index"
+
+
+async def open_storage(
+    runtime: Runtime,
+    roots: Sequence[str],
+    config: StorageConfig,
+    *,
+    submitted: Callable[[], int],
+    journal_mark: int = 0,
+) -> LedgerStorage:
+    dirs = await LedgerDirs.open(runtime, roots)
+    index: LocationIndex | None = None
+    try:
+        index = await open_rocksdb_index(runtime, f"{roots[0]}/{INDEX}")
+        await dirs.dirs[0].writing.sync_dir("")
+        return await LedgerStorage.open(
+            dirs, index, runtime.entropy, config, submitted=submitted, journal_mark=journal_mark
+        )
+    except BaseException:
+        if index is not None:
+            await index.aclose()
+        await dirs.aclose()
+        raise
+
+
+async def open_rocksdb_index(runtime: Runtime, path: str, *, read_only: bool = False) -> LocationIndex:
+    """Opens RocksDB, or the counterpart that a simulated runtime has for it. `read_only`: nothing changes."""
+    open_store = runtime.ordered_store or _rocksdb(read_only)
+    reading, writing = runtime.offload(name="index-read"), runtime.offload(name="index-write")
+    try:
+        return LocationIndex(await writing(open_store, path), reading, writing)
+    except BaseException:
+        await _close(reading, writing)
+        raise
+
+
+def _rocksdb(read_only: bool) -> Callable[[str], OrderedStore]:
+    # Imported here: loading the library takes a good part of a second of every command that does not need it.
+    from magnetar.storage.index.rocksdb_store import RocksDbStore
+
+    return partial(RocksDbStore, read_only=read_only)
+
+
+async def _close(*lanes: Offload) -> None:
+    for lane in lanes:
+        await lane.aclose()

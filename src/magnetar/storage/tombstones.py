@@ -79,13 +79,9 @@ class Tombstones:
         return min(self._entropy.wall_ms(), self._wall_ms + int(lived_ms) + _TOLERANCE_MS)
 
     async def _all(self) -> list[Tombstone]:
-        found: list[Tombstone] = []
-        first = 0
-        while page := await self._index.all_flags(first):
-            found.extend(
-                Tombstone(ledger_id, flags, flags.deleted_at_ms)
-                for ledger_id, flags in page
-                if flags.deleted_at_ms is not None
-            )
-            first = page[-1][0] + 1
-        return found
+        return [
+            Tombstone(ledger_id, flags, flags.deleted_at_ms)
+            async for page in self._index.flag_pages()
+            for ledger_id, flags in page
+            if flags.deleted_at_ms is not None
+        ]

@@ -32,35 +32,40 @@ class _Sequence:
         return self._last
 
 
+class _Wrapper:
+    """What is not wrapped is the client's own."""
+
+    def __init__(self, inner: Any, log: AuditLog) -> None:
+        self._inner, self._log = inner, log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 # --- Pulsar -----------------------------------------------------------------------------------------------------------
 
 
-class PulsarClient:
+class PulsarClient(_Wrapper):
     """Wraps `pulsar.Client`: producers, consumers and readers that are made with it log what they do."""
 
-    def __init__(self, client: Any, log: AuditLog) -> None:
-        self._client, self._log = client, log
-
     def create_producer(self, *arguments: Any, **options: Any) -> PulsarProducer:
-        return PulsarProducer(self._client.create_producer(*arguments, **options), self._log)
+        return PulsarProducer(self._inner.create_producer(*arguments, **options), self._log)
 
     def subscribe(self, *arguments: Any, **options: Any) -> PulsarConsumer:
-        return PulsarConsumer(self._client.subscribe(*arguments, **options), self._log)
+        return PulsarConsumer(self._inner.subscribe(*arguments, **options), self._log)
 
     def create_reader(self, *arguments: Any, **options: Any) -> PulsarConsumer:
-        return PulsarConsumer(self._client.create_reader(*arguments, **options), self._log)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+        return PulsarConsumer(self._inner.create_reader(*arguments, **options), self._log)
 
 
-class PulsarProducer:
-    """Wraps `pulsar.Producer`; what is not here is the client's own."""
+class PulsarProducer(_Wrapper):
+    """Wraps `pulsar.Producer`."""
 
     def __init__(self, producer: Any, log: AuditLog, *, marked: bool = True) -> None:
         """`marked`: messages get a property by which consumers know them. Without it an audit needs the topic itself,
         or recognises only messages whose acknowledgement came."""
-        self._producer, self._log, self._marked = producer, log, marked
+        super().__init__(producer, log)
+        self._marked = marked
         self._topic, self._name = producer.topic(), producer.producer_name()
         self._sequence = _Sequence(max(producer.last_sequence_id(), 0))  # The client takes a 0 for "none given".
 
@@ -69,7 +74,7 @@ class PulsarProducer:
             sequence = self._begin(content, options)
             marked = self._properties(properties, sequence)
             try:
-                message_id = self._producer.send(content, marked, sequence_id=sequence, **options)
+                message_id = self._inner.send(content, marked, sequence_id=sequence, **options)
             except Exception as error:
                 self._end(sequence, FAILED, None, type(error).__name__)
                 raise
@@ -92,7 +97,7 @@ class PulsarProducer:
                     callback(result, message_id)
 
             marked = self._properties(properties, sequence)
-            self._producer.send_async(content, on_answer, marked, sequence_id=sequence, **options)
+            self._inner.send_async(content, on_answer, marked, sequence_id=sequence, **options)
 
     def _on_answer(self, sequence: int, result: Any, message_id: Any) -> None:
         if getattr(result, "name", str(result)) == "Ok":
@@ -113,25 +118,22 @@ class PulsarProducer:
     def _properties(self, given: dict[str, str] | None, sequence: int) -> dict[str, str] | None:
         return {**(given or {}), HEADER: mark_of(self._name, sequence)} if self._marked else given
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
 
-
-class PulsarConsumer:
+class PulsarConsumer(_Wrapper):
     """Wraps `pulsar.Consumer` and `pulsar.Reader`: what `receive`, `batch_receive` and `read_next` return is logged."""
 
     def __init__(self, consumer: Any, log: AuditLog) -> None:
-        self._consumer, self._log = consumer, log
+        super().__init__(consumer, log)
         self._subscription = consumer.subscription_name() if hasattr(consumer, "subscription_name") else READER
 
     def receive(self, timeout_millis: int | None = None) -> Any:
-        return self._logged(self._consumer.receive(timeout_millis))
+        return self._logged(self._inner.receive(timeout_millis))
 
     def read_next(self, timeout_millis: int | None = None) -> Any:
-        return self._logged(self._consumer.read_next(timeout_millis))
+        return self._logged(self._inner.read_next(timeout_millis))
 
     def batch_receive(self) -> list[Any]:
-        return [self._logged(message) for message in self._consumer.batch_receive()]
+        return [self._logged(message) for message in self._inner.batch_receive()]
 
     def _logged(self, message: Any) -> Any:
         producer, sequence = parse_mark(message.properties().get(HEADER))
@@ -148,9 +150,6 @@ class PulsarConsumer:
         )
         return message
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
-
 
 def pulsar_message_id(message_id: Any) -> str:
     """`ledger:entry:partition:batch`, as format("magnetar") has it."""
@@ -161,12 +160,34 @@ def pulsar_message_id(message_id: Any) -> str:
 # --- Kafka ------------------------------------------------------------------------------------------------------------
 
 
-class ConfluentProducer:
-    """Wraps `confluent_kafka.Producer`: the answer comes to `on_delivery(error, message)`."""
-
+class _KafkaProducer(_Wrapper):
     def __init__(self, producer: Any, log: AuditLog, name: str) -> None:
-        self._producer, self._log, self._name = producer, log, name
+        super().__init__(producer, log)
+        self._name = name
         self._sequence = _Sequence(0)
+
+    @contextlib.contextmanager
+    def _sending(self, topic: str, value: bytes | None, key: bytes | str | None) -> Iterator[int]:
+        """Logs what is sent inside as the message of this number, and a call that raises instead of calling back."""
+        with self._sequence.turn:
+            sequence = self._sequence.next()
+            self._log.sent(topic, self._name, sequence, key=_text(key), value=value)
+            try:
+                yield sequence
+            except Exception as error:
+                self._answered(topic, sequence, None, error)
+                raise
+
+    def _answered(self, topic: str, sequence: int, place: str | None, error: Any) -> None:
+        outcome, why = (OK, None) if error is None else (FAILED, str(error))
+        self._log.answered(topic, self._name, sequence, outcome=outcome, message_id=place, error=why)
+
+    def _marked(self, headers: Iterable[tuple[str, bytes]] | None, sequence: int) -> list[tuple[str, bytes]]:
+        return [*(headers or ()), (HEADER, mark_of(self._name, sequence).encode())]
+
+
+class ConfluentProducer(_KafkaProducer):
+    """Wraps `confluent_kafka.Producer`: the answer comes to `on_delivery(error, message)`."""
 
     def produce(
         self,
@@ -178,30 +199,20 @@ class ConfluentProducer:
         on_delivery: Callable[[Any, Any], None] | None = None,
         **options: Any,
     ) -> None:
-        with self._sequence.turn:
-            sequence = self._sequence.next()
-            self._log.sent(topic, self._name, sequence, key=_text(key), value=value)
+        with self._sending(topic, value, key) as sequence:
 
             def answered(error: Any, message: Any) -> None:
                 place = f"{message.partition()}:{message.offset()}" if error is None else None
-                _log_answer(self._log, topic, self._name, sequence, place, error)
+                self._answered(topic, sequence, place, error)
                 if on_delivery is not None:
                     on_delivery(error, message)
 
-            marked = [*(headers or ()), _header(self._name, sequence)]
-            with _logged_failure(self._log, topic, self._name, sequence):
-                self._producer.produce(topic, value, key, *args, headers=marked, on_delivery=answered, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
+            marked = self._marked(headers, sequence)
+            self._inner.produce(topic, value, key, *args, headers=marked, on_delivery=answered, **options)
 
 
-class KafkaPythonProducer:
+class KafkaPythonProducer(_KafkaProducer):
     """Wraps `kafka.KafkaProducer`: the answer comes to the callbacks of the future that `send` returns."""
-
-    def __init__(self, producer: Any, log: AuditLog, name: str) -> None:
-        self._producer, self._log, self._name = producer, log, name
-        self._sequence = _Sequence(0)
 
     def send(
         self,
@@ -211,22 +222,12 @@ class KafkaPythonProducer:
         headers: Iterable[tuple[str, bytes]] | None = None,
         **options: Any,
     ) -> Any:
-        with self._sequence.turn:
-            sequence = self._sequence.next()
-            self._log.sent(topic, self._name, sequence, key=_text(key), value=value)
-            marked = [*(headers or ()), _header(self._name, sequence)]
-            with _logged_failure(self._log, topic, self._name, sequence):
-                future = self._producer.send(topic, value=value, key=key, headers=marked, **options)
-
-        def stored(place: Any) -> None:
-            _log_answer(self._log, topic, self._name, sequence, f"{place.partition}:{place.offset}", None)
-
-        future.add_callback(stored)
-        future.add_errback(lambda error: _log_answer(self._log, topic, self._name, sequence, None, error))
+        with self._sending(topic, value, key) as sequence:
+            marked = self._marked(headers, sequence)
+            future = self._inner.send(topic, value=value, key=key, headers=marked, **options)
+        future.add_callback(lambda place: self._answered(topic, sequence, f"{place.partition}:{place.offset}", None))
+        future.add_errback(lambda error: self._answered(topic, sequence, None, error))
         return future
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
 
 
 def log_kafka_record(log: AuditLog, record: Any, group: str) -> None:
@@ -250,25 +251,6 @@ def _field(record: Any, name: str) -> Any:
     """confluent-kafka's messages have methods, kafka-python's records have attributes."""
     value = getattr(record, name)
     return value() if callable(value) else value
-
-
-def _header(name: str, sequence: int) -> tuple[str, bytes]:
-    return HEADER, mark_of(name, sequence).encode()
-
-
-def _log_answer(log: AuditLog, topic: str, name: str, sequence: int, place: str | None, error: Any) -> None:
-    outcome = OK if error is None else FAILED
-    log.answered(topic, name, sequence, outcome=outcome, message_id=place, error=None if error is None else str(error))
-
-
-@contextlib.contextmanager
-def _logged_failure(log: AuditLog, topic: str, name: str, sequence: int) -> Iterator[None]:
-    """Wraps a call that raises instead of calling back."""
-    try:
-        yield
-    except Exception as error:
-        _log_answer(log, topic, name, sequence, None, error)
-        raise
 
 
 def _text(key: bytes | str | None) -> str | None:

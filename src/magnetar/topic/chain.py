@@ -55,8 +55,6 @@ class LedgerChain:
         elif self._ids:  # It never moves back: positions after which nothing is left were confirmed anyway.
             self._last = max(self._last, Position(self._ids[0], -1))
 
-    # --- what exists -------------------------------------------------------------------------------------------------
-
     @property
     def spans(self) -> tuple[LedgerSpan, ...]:
         self._settle()
@@ -96,8 +94,6 @@ class LedgerChain:
         found = at < len(self._ids) and self._ids[at] == position.ledger_id
         return found and 0 <= position.entry_id < self._counts[at]
 
-    # --- steps --------------------------------------------------------------------------------------------------------
-
     def next_position(self, position: Position) -> Position:
         """Returns the first entry after this position, or `end`."""
         return self._at_rank_or_end(self._rank(position) + 1)
@@ -121,8 +117,6 @@ class LedgerChain:
         assert entries >= 0
         return self._at_rank_or_start(min(self._rank(after) + entries, self.entries))
 
-    # --- counts -------------------------------------------------------------------------------------------------------
-
     def entries_between(self, after: Position, up_to: Position) -> int:
         """Counts the entries with `after` < position ≤ `up_to`."""
         return max(0, self._rank(up_to) - self._rank(after))
@@ -138,8 +132,6 @@ class LedgerChain:
             entries = min(max(position.entry_id + 1, 0), self._counts[at])
             size += self._sizes[at] * entries // self._counts[at]
         return size
-
-    # --- ranks --------------------------------------------------------------------------------------------------------
 
     def _rank(self, position: Position) -> int:
         ids = self._ids

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -49,9 +49,10 @@ from magnetar.topic.entry_format.messages import (
     keys_of,
     size_of,
 )
-from magnetar.topic.log.context import LogContext
+from magnetar.topic.log.index import first_where
 from magnetar.topic.log.ledger_roller import delete_ledgers
 from magnetar.topic.log.log import TopicLog
+from magnetar.topic.log.managed_ledger import LogContext
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.bookkeeper.digests import DigestType
@@ -246,14 +247,10 @@ class CompactedLedger:
         return decode_compacted(entry.payload)
 
     async def _find(self, first: Position) -> int:
-        low, high = 0, self.entries
-        while low < high:
-            middle = (low + high) // 2
-            if await self._position(middle) < first:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        async def reaches(entry_id: int) -> bool:
+            return await self._position(entry_id) >= first
+
+        return await first_where(0, self.entries, reaches)
 
     async def _position(self, entry_id: int) -> Position:
         known = self._positions.get(entry_id)
@@ -346,17 +343,12 @@ class TopicCompaction:
         self._log = topic_log
         self._context = context
         self._config = config
-        self._compacted: CompactedLedger | None = None
-        self._is_running = False
-
-    @property
-    def is_running(self) -> bool:
-        return self._is_running
-
-    @property
-    def compacted(self) -> CompactedLedger | None:
+        self.compacted: CompactedLedger | None = None
         """The ledger that holds what was compacted, or None."""
-        return self._compacted
+        self.is_running = False
+        self.watch_tail = topic_log.watch_tail
+        self.unwatch_tail = topic_log.unwatch_tail
+        self.position_at_time = topic_log.position_at_time
 
     async def restore(self, cursor: CompactionCursor) -> None:
         """Opens the compacted ledger of a topic that has this cursor."""
@@ -364,7 +356,7 @@ class TopicCompaction:
         if ledger_id is None:
             return
         try:
-            self._compacted = await CompactedLedger.open(self._context.client, ledger_id, cursor.mark_delete)
+            self.compacted = await CompactedLedger.open(self._context.client, ledger_id, cursor.mark_delete)
         except NoSuchLedgerError:
             log.error(
                 "a compacted ledger does not exist any more", extra={"topic": self._topic, "ledger_id": ledger_id}
@@ -378,7 +370,7 @@ class TopicCompaction:
 
     @property
     def last_confirmed(self) -> Position:
-        horizon = self._compacted.horizon if self._compacted is not None else EARLIEST
+        horizon = self.compacted.horizon if self.compacted is not None else EARLIEST
         return max(self._log.last_confirmed, horizon)
 
     @property
@@ -386,10 +378,10 @@ class TopicCompaction:
         return self._log.is_terminated
 
     def read_nowait(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
-        if self._compacted is not None:
-            if not self._compacted.is_behind_all(first):
+        if self.compacted is not None:
+            if not self.compacted.is_behind_all(first):
                 return None
-            first = max(first, self._compacted.behind_horizon)
+            first = max(first, self.compacted.behind_horizon)
         return self._log.read_nowait(first, entries_max, bytes_max)
 
     async def read(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]:
@@ -398,7 +390,7 @@ class TopicCompaction:
         Positions may be of ledgers that the topic no longer has: a reader continues at the next entry id, and not at
         the chain's next position.
         """
-        compacted = self._compacted
+        compacted = self.compacted
         if compacted is not None and first <= compacted.horizon:
             entries = await compacted.read(first, entries_max, bytes_max)
             if entries:
@@ -406,31 +398,22 @@ class TopicCompaction:
             first = compacted.behind_horizon
         return await self._log.read(first, entries_max, bytes_max)
 
-    def watch_tail(self, callback: Callable[[], None]) -> None:
-        self._log.watch_tail(callback)
-
-    def unwatch_tail(self, callback: Callable[[], None]) -> None:
-        self._log.unwatch_tail(callback)
-
-    async def position_at_time(self, publish_ms: int) -> Position:
-        return await self._log.position_at_time(publish_ms)
-
     # --- compacting ---------------------------------------------------------------------------------------------------
 
     async def run(self, cursor: CompactionCursor) -> CompactionResult:
         """Compacts everything that is confirmed now. CompactionError if it runs already; if it raises, nothing has
         changed."""
-        if self._is_running:
+        if self.is_running:
             raise CompactionError(f"topic {self._topic} is being compacted already")
-        self._is_running = True
+        self.is_running = True
         try:
             return await self._run(cursor)
         finally:
-            self._is_running = False
+            self.is_running = False
 
     async def _run(self, cursor: CompactionCursor) -> CompactionResult:
         up_to = self._log.last_confirmed
-        before = self._compacted
+        before = self.compacted
         if up_to.entry_id < 0 or (before is not None and up_to <= before.horizon):
             return CompactionResult(ledger_id=-1, entries_read=0, entries_written=0, keys=0)
         choice, entries_read = await self._choose(up_to)
@@ -455,7 +438,7 @@ class TopicCompaction:
 
     async def _adopt(self, compacted: CompactedLedger, cursor: CompactionCursor) -> None:
         """Moves readers first, and then the cursor: once that has moved, the topic may be trimmed."""
-        self._compacted = compacted
+        self.compacted = compacted
         cursor.set_long_properties({**cursor.long_properties, LEDGER_PROPERTY: compacted.ledger_id})
         cursor.acknowledge_to(compacted.horizon)
         await cursor.flush()
@@ -521,6 +504,6 @@ class TopicCompaction:
 
     async def delete(self) -> None:
         """Deletes the compacted ledger when the topic or the cursor is deleted."""
-        compacted, self._compacted = self._compacted, None
+        compacted, self.compacted = self.compacted, None
         if compacted is not None:
             await delete_ledgers(self._context.client, [LedgerSpan(compacted.ledger_id)])

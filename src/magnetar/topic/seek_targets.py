@@ -29,14 +29,7 @@ from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import BATCH_MESSAGES_MAX, words_of
 from magnetar.topic.position import EARLIEST, LATEST, Position
 
-_UNITS_MS: Final = {
-    "w": 7 * 86_400_000,
-    "d": 86_400_000,
-    "h": 3_600_000,
-    "m": 60_000,
-    "s": 1_000,
-    "ms": 1,
-}
+_UNITS_MS: Final = {"w": 7 * 86_400_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _NUMBER_MAX: Final = 2**63 - 1
 _DURATION = re.compile(r"-(?:\d{1,19}(?:ms|[wdhms]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[wdhms])")
@@ -114,9 +107,6 @@ class SeekableLog(Protocol):
     async def index_of(self, position: Position) -> int: ...
 
 
-# --- from text --------------------------------------------------------------------------------------------------------
-
-
 def parse_seek_target(text: str) -> SeekTarget:
     """Raises MalformedPlaceError, which lists what is accepted."""
     text = text.strip()
@@ -147,9 +137,6 @@ def _parse_time(text: str) -> int:
             f"{shown!r} is not a place in a topic: give earliest, latest, a message id (12:34), a number of messages "
             "(-1000), a time ago (-10m), a time (2026-01-31T10:00:00Z) or index:42"
         ) from None
-
-
-# --- in a log ---------------------------------------------------------------------------------------------------------
 
 
 async def require_existing(target: SeekTarget, log: SeekableLog) -> None:

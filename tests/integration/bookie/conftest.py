@@ -21,8 +21,8 @@ from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system import SystemRuntime
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
+from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.messages import AnyRequest, AnyResponse
 
 KEY = master_key(b"secret")

@@ -11,8 +11,8 @@ import pytest_asyncio
 from magnetar.bookie.bookie import Bookie
 from magnetar.config.bookie import BookieConfig
 from magnetar.errors import CookieMismatchError
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import V2, AddEntry, ForceLedger, ReadEntry, ReadLac, ReadLacResponse, WriteLac
 from tests.integration.bookie.conftest import DIGEST, KEY, Client, Node, entry

@@ -14,9 +14,9 @@ import pytest
 
 from magnetar.testing.processes.servers import BookieProcess, init_cluster
 from magnetar.testing.waiting import until
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
 from magnetar.wire.bookkeeper.messages import V2, V3, ReadEntry
 from workloads.bookie_load import BookieLoad, payload_of

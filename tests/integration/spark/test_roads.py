@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.client.client import PulsarClient
-from magnetar.client.options import ProducerOptions
+from magnetar.client.values import ProducerOptions
 from magnetar.errors import (
     AccessDeniedError,
     BookieUnavailableError,
@@ -67,7 +67,7 @@ async def _a_topic_is_read_past_its_broker(cluster: Cluster, process: Standalone
             await producer.send(b"message %d" % number)
         segments = await cluster.segments(TOPIC)
         (ledger,) = segments.ledgers
-        assert (ledger.closed, ledger.first_index, segments.next_index) == (False, 0, 20)
+        assert (ledger.first_index, segments.next_index) == (0, 20)
         chunks = [chunk async for chunk in cluster.read_entries(ledger, 0, ledger.entries - 1)]
         entries = [bytes(entry) for _, payloads in chunks for entry in payloads]
         assert all(entry.endswith(b"message %d" % number) for number, entry in enumerate(entries))

@@ -24,9 +24,8 @@ from magnetar.errors import (
 )
 from magnetar.metadata.local import LocalServer
 from magnetar.metadata.open import open_store
-from magnetar.metadata.session import SessionState
-from magnetar.metadata.sqlite.engine import Connect, Connection, connect_sqlite, open_sqlite_server
-from magnetar.metadata.store import CreateMode, MetadataStore
+from magnetar.metadata.sqlite import Connect, Connection, connect_sqlite, open_sqlite_server
+from magnetar.metadata.store import CreateMode, MetadataStore, SessionState
 from magnetar.runtime.system import SystemRuntime
 
 CONFIG = MetadataConfig(url="memory:")

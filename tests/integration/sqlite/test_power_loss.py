@@ -9,7 +9,7 @@ import apsw
 
 from magnetar.config.metadata import MetadataConfig, SqliteConfig
 from magnetar.errors import MetadataError
-from magnetar.metadata.sqlite.engine import Connection, open_sqlite_server
+from magnetar.metadata.sqlite import Connection, open_sqlite_server
 from magnetar.metadata.store import Create, Put
 from magnetar.runtime.system import SystemRuntime
 from soak.lossy_vfs import Acknowledged, Recorder, lose_power

@@ -12,10 +12,10 @@ from magnetar.config.metadata import MetadataConfig, ZooKeeperConfig
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.zookeeper.store import ZooKeeperStore, connect_zookeeper
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
 from magnetar.testing.processes.tcp_proxy import TcpProxy
 from magnetar.testing.processes.zookeeper import HOST, ZooKeeperServer
 from magnetar.testing.waiting import until
+from tests.contracts.metadata_harness import CONTRACT_CONFIG, StoreHarness
 
 PING = b"\xff\xff\xff\xfe"
 

@@ -24,10 +24,8 @@ from magnetar.errors import (
     StoreClosedError,
 )
 from magnetar.metadata.store import Check, Create, Delete, Get, Put, Transact
-from magnetar.metadata.zookeeper.client import Client, NotSentError
-from magnetar.metadata.zookeeper.handler import LoopHandler, Result
-from magnetar.metadata.zookeeper.store import Address
-from magnetar.metadata.zookeeper.translate import node_of, transaction_results, translate
+from magnetar.metadata.zookeeper.client import Client, LoopHandler, NotSentError, Result
+from magnetar.metadata.zookeeper.store import Address, node_of, transaction_results, translate
 from magnetar.testing.waiting import until
 
 

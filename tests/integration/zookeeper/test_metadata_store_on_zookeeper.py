@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from magnetar.testing.contracts.metadata_store import MetadataStoreContract
+from tests.contracts.metadata_store import MetadataStoreContract
 
 
 class TestZooKeeper(MetadataStoreContract):

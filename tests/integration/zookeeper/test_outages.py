@@ -18,14 +18,13 @@ from magnetar.errors import (
     ValueTooLargeError,
 )
 from magnetar.metadata.open import open_store
-from magnetar.metadata.session import SessionState
-from magnetar.metadata.store import CreateMode
-from magnetar.metadata.zookeeper.handler import Result
+from magnetar.metadata.store import CreateMode, SessionState
+from magnetar.metadata.zookeeper.client import Result
 from magnetar.runtime.system import SystemRuntime
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG, Recorder
 from magnetar.testing.processes.child import free_port
 from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from magnetar.testing.waiting import until
+from tests.contracts.metadata_harness import CONTRACT_CONFIG, Recorder
 from tests.integration.zookeeper.harness import ZooKeeperHarness, connect_to
 
 

@@ -6,9 +6,9 @@ import sys
 
 from magnetar.errors import MetadataUnavailableError
 from magnetar.metadata.store import WatchKind
-from magnetar.testing.contracts.metadata_harness import Recorder
 from magnetar.testing.processes.zookeeper import ZooKeeperServer
 from magnetar.testing.waiting import until
+from tests.contracts.metadata_harness import Recorder
 from tests.integration.zookeeper.harness import ZooKeeperHarness, connect_to
 
 CONTESTANT = """

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 from magnetar.config.metadata import ZooKeeperConfig
 from magnetar.errors import AccessDeniedError, MetadataUnavailableError
 from magnetar.metadata.zookeeper.store import Address, ZooKeeperStore
-from magnetar.testing.contracts.metadata_harness import CONTRACT_CONFIG
 from magnetar.testing.processes.zookeeper import ServerTls, ZooKeeperServer
+from tests.contracts.metadata_harness import CONTRACT_CONFIG
 from tests.integration.zookeeper.harness import connect_to
 
 OWNER = ZooKeeperConfig(auth_digest="broker:s3cret", acl="creator")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pytest
 
 from magnetar.admin import server
-from magnetar.admin.http import app, loaded
+from magnetar.admin.http import app
 from magnetar.admin.http.errors import RestError, status_of
 from magnetar.admin.server import AdminServer
-from magnetar.config.http import HttpConfig
+from magnetar.config.process import HttpConfig
 from magnetar.errors import BrokerTimeoutError, MagnetarError, SubscriptionTypeError
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.system import SystemRuntime
@@ -180,15 +180,15 @@ async def test_a_web_page_of_another_site_cannot_empty_a_backlog() -> None:
 
 
 async def test_a_request_whose_head_never_ends_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded, "_QUIET_SECONDS_MAX", 0)
-    monkeypatch.setattr(loaded, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(app, "_QUIET_SECONDS_MAX", 0)
+    monkeypatch.setattr(app, "_LOOK_SECONDS", 0.01)
     async with broker_world() as world, serving() as (admin, port):
         admin.attach(world.broker)
         assert await ask(port, b"GET /admin/v2/clusters HTTP/1.1\r\nHost: local") == b""
 
 
 def test_only_a_connection_without_a_new_request_is_overdue() -> None:
-    quiet = loaded.QuietConnections()
+    quiet = app.QuietConnections()
     idle, busy, answered = _Connection(), _Connection(), _Connection()
     busy.cycle = _Cycle(response_complete=False)
     answered.cycle = _Cycle(response_complete=True)

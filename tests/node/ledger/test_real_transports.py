@@ -29,7 +29,7 @@ async def test_bookies_of_the_same_process_are_written_to_without_a_socket(in_pr
     async with writer_world(3, in_process=in_process) as world, await world.client.create(ack_quorum=3) as writer:
         await writer.add(b"entry-0")
         channels: list[Any] = [slot.channel for slot in writer._engine.slots]
-        used = [isinstance(channel._v2.link._transport, LocalTransport) for channel in channels]
+        used = [isinstance(channel._v2._transport, LocalTransport) for channel in channels]
         assert used == [in_process] * 3
 
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from magnetar.admin.http.app import AdminApp
-from magnetar.admin.http.call import AdminContext
-from magnetar.admin.http.route import Route
+from magnetar.admin.http.call import AdminContext, Route
 from magnetar.admin.routes import all_routes
 from magnetar.admin.stats.rates import RateBook
-from magnetar.config.http import HttpConfig
+from magnetar.config.process import HttpConfig
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.web_guard import WebGuard
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, broker_world

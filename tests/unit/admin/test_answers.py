@@ -13,9 +13,8 @@ import pytest
 from magnetar.admin.http import answers
 from magnetar.admin.http.answers import Answer, Members, write_json
 from magnetar.admin.http.app import AdminApp
-from magnetar.admin.http.call import AdminContext, Call
-from magnetar.admin.http.route import Route
-from magnetar.config.http import HttpConfig
+from magnetar.admin.http.call import AdminContext, Call, Route
+from magnetar.config.process import HttpConfig
 from magnetar.errors import TopicNotFoundError
 from magnetar.runtime.slices import BUDGET_S, Slices
 from magnetar.runtime.web_guard import WebGuard

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.upkeep.chores import trim
 from magnetar.broker.upkeep.retention_reasons import RetainedBy, retained_because
+from magnetar.broker.upkeep.upkeep import trim
 from magnetar.config.topic import TopicConfig
 from magnetar.names import NamespaceName
 from magnetar.topic.position import Position

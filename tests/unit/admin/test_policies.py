@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin.policies.parsers import body_of
+from magnetar.admin.policies import body_of
 from magnetar.broker.policies.kinds import BACKLOG_QUOTAS, DISPATCH_RATES_BY_SUBSCRIPTION, Kind
 from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies
 from magnetar.broker.policies.rows import Place, rows_of

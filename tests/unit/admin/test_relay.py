@@ -17,7 +17,7 @@ from magnetar.errors import (
     OutcomeUnknownError,
     TransactionFailedError,
 )
-from magnetar.metadata.relay.codec import (
+from magnetar.metadata.relay import (
     RELAY_PATH,
     decode_error,
     decode_request,

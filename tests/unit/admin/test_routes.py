@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from magnetar.admin.http.app import _precedence
-from magnetar.admin.http.observation import describe, page
-from magnetar.admin.routes import all_routes
+from magnetar.admin.routes import all_routes, describe, page
 from magnetar.names import Domain
 
 ROUTES = all_routes()

@@ -11,7 +11,7 @@ import pytest
 from magnetar.admin.topics import segment_book
 from magnetar.admin.topics.segments import position_after_bytes
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.broker.upkeep.chores import truncate
+from magnetar.broker.upkeep.upkeep import truncate
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError, MagnetarError
 from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import decode

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interop.pulsar.stats import GOLDEN, absent_names, missing
-from magnetar.admin.pulsar_metrics import SUBSCRIPTION_SERIES, TOPIC_SERIES
+from magnetar.admin.stats.broker import SUBSCRIPTION_SERIES, TOPIC_SERIES
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandSubscribe
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from magnetar.bookie.adds import DurableAdds
 from magnetar.bookie.directories import BookieDirectories, DirectoryLayout, open_directories
 from magnetar.bookie.journals import Journals
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import JournalFailedError
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.devices.device import Crash, SyncSites
+from magnetar.sim.device import Crash, SyncSites
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.frames import add_frame, by_ledger, scan_frames
 from magnetar.storage.index.location_index import LocationIndex
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.index.ordered_store import MemoryImage, MemoryStore
 from magnetar.storage.journal.format import ExplicitLac, Fence, RecordKind, encode_explicit_lac, encode_fence
 from magnetar.storage.journal.mark import JournalMark
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.devices.device import Crash, SyncSites
+from magnetar.sim.device import Crash, SyncSites
 from magnetar.sim.machine import SimEntropy
 from tests.unit.bookie.conftest import METADATA, PATHS
 from tests.unit.bookie.journal_nodes import World

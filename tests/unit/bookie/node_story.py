@@ -23,10 +23,9 @@ from magnetar.bookie.directories import DirectoryLayout, open_directories
 from magnetar.bookie.identity import identify_for_repair
 from magnetar.bookie.limbo import find_suspects, repair
 from magnetar.bookie.read_only import ReadOnlyReason, write_operator_status
-from magnetar.config.journal import JournalConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
-from magnetar.config.storage import StorageConfig
+from magnetar.config.storage import JournalConfig, StorageConfig
 from magnetar.errors import CookieMismatchError, JournalDamagedError, MagnetarError
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.cluster import init_cluster
@@ -34,10 +33,9 @@ from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadat
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.devices.device import Crash, SyncSites
+from magnetar.sim.device import Crash, SyncSites
 from magnetar.sim.machine import SimEntropy
-from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.open_storage import open_storage
+from magnetar.storage.ledger_storage import LedgerStorage, open_storage
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
@@ -156,7 +154,7 @@ class Story:
         await self.check()
         await self.write()
         flushing = asyncio.ensure_future(self.flush())
-        await until(lambda: self.node.bookie._storage.statistics().mark, "the index has the first flush")
+        await until(lambda: self.node.bookie._storage.mark, "the index has the first flush")
         assert not flushing.done()
         self.crash(Crash.DROP_UNSYNCED)
         await self._start()

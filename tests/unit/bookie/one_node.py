@@ -10,7 +10,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.config.root import Config
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.memory import MemoryServer
-from magnetar.sim.devices.device import Fault, SimDevice, SyncSites
+from magnetar.sim.device import Fault, SimDevice, SyncSites
 from magnetar.sim.machine import SimEntropy
 from tests.unit.bookie.node_story import METADATA, PATHS, story_config
 from tests.unit.bookie.sim_node import SimNode, small_steps

@@ -25,15 +25,15 @@ from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice, SyncSites
+from magnetar.sim.device import Crash, DiskTiming, SimDevice, SyncSites
 from magnetar.sim.loop import SimLoop
 from magnetar.sim.machine import SimMachine, SimRuntime
 from magnetar.sim.process import Process
 from magnetar.sim.seeds import Delay
 from magnetar.storage.entry_log.format import LOGS
 from magnetar.storage.index.location_index import LocationIndex
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
+from magnetar.storage.index.ordered_store import MemoryImage, MemoryStore
+from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.messages import V3, AnyRequest, AnyResponse
 
 T = TypeVar("T")
@@ -72,8 +72,8 @@ class SimIndexes:
 def small_steps() -> Iterator[pytest.MonkeyPatch]:
     """Production's names for the index, and sizes that a few entries exceed: a crash finds everything half done."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("magnetar.storage.open_storage.open_rocksdb_index", SimIndexes().open)
-        patch.setattr("magnetar.storage.flush.SLICE_BYTES", 600)
+        patch.setattr("magnetar.storage.ledger_storage.open_rocksdb_index", SimIndexes().open)
+        patch.setattr("magnetar.storage.write_cache.SLICE_BYTES", 600)
         patch.setattr("magnetar.storage.entry_log.compaction.SLICE_BYTES", 600)
         patch.setattr("magnetar.storage.entry_log.compaction._MOVES_MAX", 6)
         yield patch

@@ -6,9 +6,9 @@ without it, and must not rely on it.
 
 from __future__ import annotations
 
-from magnetar.sim.devices.device import Crash, SyncSites
+from magnetar.sim.device import Crash, SyncSites
 from magnetar.sim.machine import SimMachine
-from magnetar.storage.open_storage import open_storage
+from magnetar.storage.ledger_storage import open_storage
 from tests.unit.bookie.sim_node import LEDGERS
 from tests.unit.storage.samples import Counter, add, check, entry_bytes, small_config
 

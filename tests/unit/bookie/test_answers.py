@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from magnetar.bookie.reads import sendable_parts
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import (
     V2,

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from magnetar.bookie.directories import COOKIE_FILE, LOCK_FILE, PORT_FILE, DirectoryLayout, open_directories
 from magnetar.bookie.identity import Identity, establish
-from magnetar.cli.bookie import cookie
-from magnetar.cli.bookie.cookie import cookie_app, format_bookie
+from magnetar.cli.bookie import repair
+from magnetar.cli.bookie.repair import cookie_app, format_bookie
 from magnetar.config.bookie import BookieConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
@@ -224,7 +224,7 @@ def test_an_interrupted_format_leaves_nothing_that_could_start(
         raise DiskError("the power went off")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cookie, "_remove_all", stop)
+        patched.setattr(repair, "_remove_all", stop)
         operator.error(DiskError, "format", "--dir", operator.dir, "--yes")
     assert (operator.dir / "ledgers" / PORT_FILE).exists(), "the rest is still there"
     with pytest.raises(CookieMismatchError):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.disk_watch import DiskVerdict
 from magnetar.bookie.housekeeping import Collector, MetadataCatalogue
 from magnetar.bookie.ledgers import LedgerTable
+from magnetar.bookie.read_only import DiskVerdict
 from magnetar.config.storage import StorageConfig
 from magnetar.errors import DiskFullError, SyncFailedError
 from magnetar.ids import BookieId, LedgerId
@@ -23,7 +23,7 @@ from magnetar.metadata.memory import MemoryServer
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.runtime import Entropy
 from magnetar.runtime.system import SystemEntropy
-from magnetar.sim.devices.device import Fault
+from magnetar.sim.device import Fault
 from magnetar.storage.entry_log.writer import EntryLogWriter
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
@@ -130,17 +130,17 @@ async def test_a_fence_that_is_not_durable_yet_is_not_forgotten(node: Node) -> N
 
 
 async def test_old_tombstones_expire_with_the_rounds(node: Node) -> None:
-    tombstones = node.storage._tombstones
+    tombstones = node.storage.tombstones
     today = tombstones._entropy
     tombstones._entropy = _AMonthBefore(today)  # type: ignore[assignment]
     node.storage.set_flags(9, LedgerFlags(master_key=KEY, fenced=True))
     await node.storage.flush()
     collector = node.collector()
     await collector.collect()
-    assert node.storage.statistics().tombstones == 1
+    assert node.storage.tombstones.count == 1
     tombstones._entropy = today
     await collector.collect()
-    assert node.storage.statistics().tombstones == 0
+    assert node.storage.tombstones.count == 0
 
 
 class _AMonthBefore:

@@ -20,8 +20,8 @@ from magnetar.bookie.connection import (
 from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.storage.frames import ENTRY_OFFSET
 from magnetar.testing.waiting import until
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.frames import Buffer, frame_end
 from magnetar.wire.bookkeeper.hot_path import AddEncoder, AddRun, ReadRun, encode_adds_done, parse_context
 from magnetar.wire.bookkeeper.messages import V2, AnyRequest, GetBookieInfo, ReadEntry

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.directories import STATUS_FILE, BookieDirectories, DirectoryLayout, open_directories
-from magnetar.bookie.disk_watch import DiskGauge, DiskVerdict, DiskWatch
 from magnetar.bookie.read_only import (
+    DiskGauge,
+    DiskVerdict,
+    DiskWatch,
     ReadOnlyReason,
     ReadOnlySwitch,
     Status,
@@ -25,7 +27,7 @@ from magnetar.errors import ConfigError, DiskError, DiskFullError
 from magnetar.runtime.disk import DiskUsage
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.devices.device import Crash, Fault
+from magnetar.sim.device import Crash, Fault
 from magnetar.sim.machine import SimMachine
 from magnetar.testing.waiting import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from tests.unit.bookie.one_node import on_a_node, slow, writer
 from tests.unit.bookie.sim_node import SimNode
 from workloads.bookie_load import BookieLoad
@@ -45,7 +45,7 @@ def test_what_is_added_before_the_bookie_is_registered_is_flushed() -> None:
         assert load.refused == []
         load.finish()
         bookie = await starting
-        assert bookie._storage.statistics().flushes > 0
+        assert bookie._storage.flushes > 0
 
     on_a_node(test, storage={"write_cache_bytes_max": 4_096, "max_throttle_ms": 100})
 

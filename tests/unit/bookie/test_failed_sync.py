@@ -10,7 +10,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.registration import Registration
 from magnetar.errors import MagnetarError, SyncFailedError
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.sim.devices.device import Fault, SimDevice
+from magnetar.sim.device import Fault, SimDevice
 from tests.unit.bookie.node_story import PATHS
 from tests.unit.bookie.one_node import on_a_node, slow, writer
 from tests.unit.bookie.sim_node import SimNode

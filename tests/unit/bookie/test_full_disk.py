@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from magnetar.errors import JournalFailedError
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.testing.waiting import until
 from tests.unit.bookie.one_node import on_a_node, writer, written
 from tests.unit.bookie.sim_node import SimNode
@@ -20,7 +20,7 @@ async def fill_the_cache(node: SimNode) -> None:
     """A little more than one: the other has room, and makes no flush due."""
     load = await writer(node, 1)
     load.begin(1)
-    await load.wait_for(lambda load: node.bookie._storage.statistics().flushing_bytes > 0)
+    await load.wait_for(lambda load: node.bookie._storage.flushing is not None)
     load.finish()
     await load.wait_for(lambda load: not load.in_flight)
     assert load.refused == []
@@ -31,10 +31,10 @@ async def flushed_soon_after_there_is_room(node: SimNode) -> None:
     begin = asyncio.get_running_loop().time()
     storage = node.bookie._storage
     await asyncio.sleep(ROOM_AFTER_S)
-    assert storage.statistics().flushing_bytes > 0
+    assert storage.flushing is not None
     for device in node.ledgers:
         device.capacity_bytes = None
-    await until(lambda: not storage.statistics().flushing_bytes, "it is flushed")
+    await until(lambda: storage.flushing is None, "it is flushed")
     assert asyncio.get_running_loop().time() - begin < FLUSHED_AFTER_S
 
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.storage.journal.format import ExplicitLac, RecordKind, encode_explicit_lac
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
@@ -69,7 +69,7 @@ def test_a_bookie_whose_journal_has_an_explicit_lac_too_long_to_store_starts_and
         assert (answer.lac_body, answer.last_entry_body) == (lac, entry(5, 0))
         client.close()
 
-    with caplog.at_level(logging.WARNING, "magnetar.bookie.replay"):
+    with caplog.at_level(logging.WARNING, "magnetar.bookie.journals"):
         on_a_node(test)
-    said = [record.message for record in caplog.records if record.name == "magnetar.bookie.replay"]
+    said = [record.message for record in caplog.records if record.name == "magnetar.bookie.journals"]
     assert said == ["an explicit LAC is too long and left out"], "once: it was flushed past"

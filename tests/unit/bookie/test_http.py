@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from magnetar.bookie.observation import ObservationServer
-from magnetar.config.http import HttpConfig
+from magnetar.config.process import HttpConfig
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.web_guard import WebGuard
 

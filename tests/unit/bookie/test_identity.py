@@ -28,7 +28,7 @@ from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import ANY_VERSION, Create, MetadataStore, Request
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.devices.device import Crash, Fault, SyncSites
+from magnetar.sim.device import Crash, Fault, SyncSites
 from magnetar.sim.machine import SimMachine
 from magnetar.testing.waiting import until
 
@@ -257,7 +257,7 @@ async def crash_after(
     count: int, kind: Crash, server: MemoryServer, machine: SimMachine, config: BookieConfig, patch: pytest.MonkeyPatch
 ) -> bool:
     """Runs a first start up to its step `count`; whether it was cut short."""
-    from magnetar.sim.devices.disk import SimDisk, SimFile
+    from magnetar.sim.disk import SimDisk, SimFile
 
     steps = Steps(count)
     store = server.connect()

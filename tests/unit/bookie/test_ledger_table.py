@@ -9,7 +9,7 @@ import gc
 import pytest
 
 from magnetar.bookie.ledgers import Fencing, Ledger, LedgerTable
-from magnetar.bookie.long_poll import wait_for_lac
+from magnetar.bookie.requests import wait_for_lac
 from magnetar.storage.index.location_index import IndexBatch
 from magnetar.storage.journal.format import RecordKind
 from magnetar.storage.ledger_flags import NO_FLAGS, LedgerFlags
@@ -244,7 +244,7 @@ async def fenced_and_deleted(storage: LedgerStorage, table: LedgerTable, ledger_
     held = await table.load(ledger_id)
     await storage.delete_ledger(ledger_id)
     table.forget(ledger_id)
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
     return held
 
 
@@ -254,10 +254,10 @@ async def test_a_tombstone_is_counted_once_though_a_request_held_its_ledger_at_t
     table = LedgerTable(storage, 4)
     held = await fenced_and_deleted(storage, table, 1)
     table.change(held, dataclasses.replace(held.flags, explicit_lac=b"lac"))
-    assert storage.statistics().tombstones == 0, "the ledger is in use again"
+    assert storage.tombstones.count == 0, "the ledger is in use again"
     await storage.flush()
     await storage.delete_ledger(1)
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
     await storage.aclose()
 
 
@@ -279,10 +279,10 @@ async def test_a_fence_that_came_during_the_deletion_is_neither_lost_nor_a_tombs
     monkeypatch.setattr(storage.index, "apply", fence_meanwhile)
     await storage.delete_ledger(1)
     table.forget(1)
-    assert storage.statistics().tombstones == 0
+    assert storage.tombstones.count == 0
     assert (await table.load(1)).flags.fenced
     table.change(ledger, dataclasses.replace(ledger.flags, explicit_lac=b"lac"))
-    assert storage.statistics().tombstones == 0
+    assert storage.tombstones.count == 0
     await storage.aclose()
 
 
@@ -308,6 +308,6 @@ async def test_a_load_that_a_deletion_overtakes_sees_the_tombstone(storage: Ledg
     table.forget(1)
     ledger = await loading
     table.change(ledger, dataclasses.replace(ledger.flags, explicit_lac=b"lac"))
-    assert storage.statistics().tombstones == 0
+    assert storage.tombstones.count == 0
     assert (await table.load(1)) is ledger
     await storage.aclose()

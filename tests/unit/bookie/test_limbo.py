@@ -19,10 +19,10 @@ from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import ANY_VERSION, MetadataStore
 from magnetar.runtime.system import SystemEntropy
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.entry_log.reader import EntryLogReader
-from magnetar.storage.index.memory_store import MemoryImage
+from magnetar.storage.index.ordered_store import MemoryImage
 from magnetar.storage.index.rebuild import rebuild_index
 from magnetar.storage.journal.files import DIRECTORY
 from tests.unit.bookie.conftest import PATHS

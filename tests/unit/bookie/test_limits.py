@@ -13,8 +13,8 @@ import pytest
 
 from magnetar.config.root import Config
 from magnetar.testing.waiting import until
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.hot_path import AddEncoder
 from magnetar.wire.bookkeeper.messages import V2, AnyResponse, ReadEntry
 from tests.unit.bookie.node_story import DIGEST, KEY
@@ -181,7 +181,7 @@ def test_adds_wait_for_a_full_write_cache_and_are_refused_when_it_takes_too_long
         assert load.refused[0][1] is Code.ETOOMANYREQUESTS
         assert asyncio.get_running_loop().time() - begun > 3.0, "it was held first"
         assert metric(node.bookie, "cache_held_total") > 0
-        assert node.bookie._storage.statistics().write_cache_bytes < 3 * 4_096
+        assert node.bookie._storage.active.bytes < 3 * 4_096
         slow(*node.ledgers, seconds=0.0)
         await until(lambda: not node.bookie.adds.cache_gate.is_shut, "room again", seconds=600)
         await written(node, 2, 50)

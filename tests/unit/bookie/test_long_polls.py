@@ -11,8 +11,8 @@ import pytest
 
 from magnetar.errors import RemoteProtocolError
 from magnetar.testing.waiting import until
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import V3, AddEntry, AnyResponse, ReadEntry, ReadResponse, WriteLac
 from tests.unit.bookie.node_story import DIGEST, KEY

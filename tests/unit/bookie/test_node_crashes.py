@@ -18,7 +18,7 @@ import pytest
 
 import magnetar
 from magnetar.errors import MagnetarError
-from magnetar.sim.devices.device import SyncSites
+from magnetar.sim.device import SyncSites
 from magnetar.storage.entry_log.writer import EntryLogWriter
 from tests.unit.bookie.limbo_story import repairs
 from tests.unit.bookie.node_story import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from magnetar.bookie.read_only import ReadOnlyReason
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import (
     V2,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.publishing.dedup import Deduplication, Verdict
-from magnetar.broker.publishing.producer import Producer, ProducerOptions, Publish
+from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.topic.position import Position
 from tests.unit.broker.test_dedup_snapshots import learned
 

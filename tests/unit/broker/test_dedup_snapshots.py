@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from magnetar.broker.publishing.dedup import CURSOR_NAME, Deduplication
-from magnetar.broker.publishing.producer import Producer, ProducerOptions, Publish
+from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.config.broker import BrokerConfig
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.names import TopicName
 from magnetar.testing.waiting import until
 from magnetar.topic.chain import LedgerChain, LedgerSpan

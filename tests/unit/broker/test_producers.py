@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.publishing.producer import AccessMode, Producer, ProducerOptions
-from magnetar.broker.publishing.producers import Producers
+from magnetar.broker.publishing.producers import AccessMode, Producer, ProducerOptions, Producers
 from magnetar.errors import MetadataUnavailableError, ProducerBusyError, ProducerFencedError
 
 

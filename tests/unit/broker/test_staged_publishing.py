@@ -19,9 +19,8 @@ from magnetar.broker.staged.progress import (
     unfinished,
 )
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.broker.upkeep import chores
-from magnetar.client.http.client import HttpClient
-from magnetar.client.http.connection import HttpAnswer
+from magnetar.broker.upkeep.upkeep import trim, truncate
+from magnetar.client.http import HttpAnswer, HttpClient
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import (
@@ -203,15 +202,15 @@ async def test_nothing_that_is_needed_to_go_on_is_trimmed(monkeypatch: pytest.Mo
                 await publish(world)
         topic = await loaded(world)
         await topic.log.roll()
-        assert await chores.trim(topic) == 0  # Nobody subscribes: all of it would go.
-        await chores.truncate(topic)
+        assert await trim(topic) == 0  # Nobody subscribes: all of it would go.
+        await truncate(topic)
         await world.broker_world.restart()
         topic = await loaded(world)
-        assert await chores.trim(topic) == 0
+        assert await trim(topic) == 0
         await publish(world)
         assert await world.texts() == [f"{number}" for number in range(9)]
         await topic.log.roll()
-        assert await chores.trim(topic) > 0
+        assert await trim(topic) > 0
 
 
 async def test_a_topic_that_a_sink_publishes_to_is_not_idle() -> None:

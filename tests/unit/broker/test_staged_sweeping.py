@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.staged.sweeping import StagedSweeping
+from magnetar.broker.staged.publishing import StagedSweeping
 from magnetar.errors import StoreClosedError
 from magnetar.testing.waiting import until
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from magnetar.broker.policies.values import BacklogQuota, BacklogQuotas, DeleteMode, QuotaPolicy
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.broker.upkeep import chores
-from magnetar.broker.upkeep.upkeep import Upkeep
+from magnetar.broker.upkeep.upkeep import Upkeep, check_quota, drop_idle_subscriptions, expire, truncate
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.topic import TopicConfig
@@ -86,7 +86,7 @@ async def test_a_topic_truncated_while_deduplication_learns_keeps_what_is_not_le
         await until(lambda: topic.log.next_index == 2, "the second is on its way")
         topic.apply(dataclasses.replace(topic.policies, deduplication=True))
         await until(lambda: topic.publisher.dedup is not None, "it learns")
-        truncating = asyncio.ensure_future(chores.truncate(topic))
+        truncating = asyncio.ensure_future(truncate(topic))
         world.cluster.wake(0)
         await truncating
         await until(lambda: topic.publisher.dedup is not None and topic.publisher.dedup.is_ready, "it has learned")
@@ -100,12 +100,12 @@ async def test_messages_beyond_their_time_to_live_are_skipped() -> None:
         await talker.subscribe("t")
         await talker.published(1, 0, b"x")
         topic = await world.topic("t")
-        assert await chores.expire(topic, Later(0)) == 0
-        assert await chores.expire(topic, Later(2_000)) == 1
+        assert await expire(topic, Later(0)) == 0
+        assert await expire(topic, Later(2_000)) == 1
         assert topic.subscriptions.require("s").cursor.backlog_entries() == 0
 
 
-@pytest.mark.parametrize("look", [chores.expire, chores.check_quota])
+@pytest.mark.parametrize("look", [expire, check_quota])
 async def test_a_subscription_that_is_being_deleted_keeps_none_of_the_others_from_being_looked_after(
     look: Callable[[PersistentTopic, Entropy], Awaitable[object]],
 ) -> None:
@@ -174,7 +174,7 @@ async def test_a_reader_of_what_is_retained_is_no_backlog_and_skips_nothing(poli
             await talker.published(1, number, b"x" * 1_000)
         await talker.subscribe("t", "reader", durable=False, start_message_id=FIRST_MESSAGE)
         topic = await world.topic("t")
-        await chores.check_quota(topic, Later(120_000))
+        await check_quota(topic, Later(120_000))
         assert topic.quota.error is None
         assert topic.quota.backlog_bytes() == 0
         assert topic.subscriptions.require("reader").cursor.backlog_entries() == 10
@@ -196,7 +196,7 @@ async def test_a_backlog_that_is_too_large_is_not_cut_by_its_age_where_age_only_
                 ),
             )
         )
-        await chores.check_quota(topic, Later(120_000))
+        await check_quota(topic, Later(120_000))
         assert 0 < topic.subscriptions.require("s").cursor.backlog_entries() < 6
         assert topic.quota.error is not None
         assert "s old" in str(topic.quota.error)
@@ -218,12 +218,12 @@ async def test_a_backlog_that_is_too_old_is_not_cut_by_its_size_where_size_only_
                 ),
             )
         )
-        await chores.check_quota(topic, Later(0))
+        await check_quota(topic, Later(0))
         assert topic.subscriptions.require("s").cursor.backlog_entries() == 10
         assert topic.quota.error is not None
-        await chores.check_quota(topic, Later(120_000))
+        await check_quota(topic, Later(120_000))
         assert topic.subscriptions.require("s").cursor.backlog_entries() == 0
-        await chores.check_quota(topic, Later(120_000))
+        await check_quota(topic, Later(120_000))
         assert topic.quota.error is None
 
 
@@ -256,9 +256,9 @@ async def test_a_subscription_that_nobody_came_back_to_after_a_restart_expires()
         await (await world.talker()).subscribe("t")
         await world.restart()
         topic = await world.topic("t")
-        await chores.drop_idle_subscriptions(topic, Later(HOUR_MS // 2))
+        await drop_idle_subscriptions(topic, Later(HOUR_MS // 2))
         assert "s" in topic.subscriptions
-        await chores.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
+        await drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
         assert "s" not in topic.subscriptions
 
 
@@ -275,14 +275,14 @@ async def test_a_subscription_expires_by_the_time_since_it_was_used_over_restart
             await world.restart()
             monkeypatch.setattr(world.broker.service.entropy, "wall_ms", Later(minutes * 60_000).wall_ms)
             topic = await world.topic("t")
-            await chores.drop_idle_subscriptions(topic, Later(minutes * 60_000))
+            await drop_idle_subscriptions(topic, Later(minutes * 60_000))
             assert "s" in topic.subscriptions
         await world.restart()
         monkeypatch.setattr(world.broker.service.entropy, "wall_ms", Later(58 * 60_000).wall_ms)
         topic = await world.topic("t")
-        await chores.drop_idle_subscriptions(topic, Later(62 * 60_000))
+        await drop_idle_subscriptions(topic, Later(62 * 60_000))
         assert "s" in topic.subscriptions  # It was loaded four minutes ago: its consumer may be on its way.
-        await chores.drop_idle_subscriptions(topic, Later(64 * 60_000))
+        await drop_idle_subscriptions(topic, Later(64 * 60_000))
         assert "s" not in topic.subscriptions
 
 
@@ -315,7 +315,7 @@ async def test_a_subscription_that_is_being_reset_does_not_expire_and_keeps_no_o
         for name in ("first", "other"):
             await topic.create_subscription(name, EARLIEST)
         topic.subscriptions.require("first")._fence("it is being reset")
-        await chores.drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
+        await drop_idle_subscriptions(topic, Later(2 * HOUR_MS))
         assert list(topic.subscriptions) == ["first"]
 
 
@@ -424,13 +424,14 @@ async def test_a_chore_that_nobody_expected_to_fail_on_one_topic_is_done_on_the_
             await talker.producer(name, number)
         looked_at: list[str] = []
 
-        async def trim(topic: PersistentTopic) -> int:
-            looked_at.append(topic.name.local)
-            if topic.name.local == "bad":
+        async def look(name: str) -> bool:
+            looked_at.append(name)
+            if name == "bad":
                 raise KeyError("nobody expected that")
-            return 0
+            return False
 
-        monkeypatch.setattr(chores, "trim", trim)
+        for topic in world.broker.service.topics.loaded_persistent():
+            monkeypatch.setattr(topic.log, "roll_if_due", partial(look, topic.name.local))
         await until(lambda: looked_at.count("last") >= 2, "the broker's own upkeep has come round twice")
         assert looked_at[:3] == ["first", "bad", "last"]
         failed = [each for each in caplog.records if each.exc_info and each.exc_info[0] is KeyError]

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from magnetar.cli.admin.client import AdminError
-from magnetar.cli.pipeline.command import app, default_admin_url, destination
-from magnetar.cli.pipeline.run import _log_file, _parsed, require_cluster
+from magnetar.cli.pipeline import _log_file, _parsed, app, default_admin_url, destination, require_cluster
 from magnetar.errors import ConfigError, InvalidNameError, SparkFailedError
 from magnetar.testing.cluster_thread import MagnetarCluster
 

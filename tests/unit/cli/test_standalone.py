@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.cli.options import load_effective
-from magnetar.cli.standalone import for_one_bookie, for_trying
+from magnetar.cli.serve import for_one_bookie, for_trying
 
 
 @pytest.mark.parametrize(("settings", "deletes"), [([], False), (["broker.inactive_topics_delete=true"], True)])

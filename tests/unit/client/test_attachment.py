@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.client.attachment import Attachment
 from magnetar.client.connection import Connection
-from magnetar.client.options import ClientOptions
+from magnetar.client.values import ClientOptions
 from magnetar.errors import BrokerUnavailableError, ClosedError, MagnetarError
 from magnetar.wire.pulsar.frames import Frame
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand

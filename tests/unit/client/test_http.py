@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from magnetar.client.http import client, connection
-from magnetar.client.http.client import HttpClient, parse_urls
+from magnetar.client import http as module
+from magnetar.client.http import HttpClient, parse_urls
 from magnetar.errors import BrokerTimeoutError, BrokerUnavailableError, ConfigError, HttpRefusedError
 from magnetar.testing.waiting import until
 from tests.unit.client.http_server import CHUNKED, HOST, OK, Answer, Server, serving, unused_port
@@ -167,7 +167,7 @@ async def test_what_is_no_answer_is_an_error_and_ends_the_connection(answer: byt
 
 
 async def test_a_body_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ANSWER_BYTES_MAX", 6)
+    monkeypatch.setattr(module, "ANSWER_BYTES_MAX", 6)
     async with serving(Server()) as server, client_of(server.port) as http:
         with pytest.raises(BrokerUnavailableError, match="7 bytes"):
             await http.request("POST", "/a", timeout_s=5)
@@ -183,7 +183,7 @@ async def test_a_closed_client_sends_nothing() -> None:
 
 
 async def test_connections_that_nobody_uses_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_IDLE_S_MAX", 0.01)
+    monkeypatch.setattr(module, "_IDLE_S_MAX", 0.01)
     async with serving(Server()) as server, client_of(server.port) as http:
         await asyncio.gather(*(http.get_json("/a") for _ in range(3)))
         await until(lambda: not http._pool.kept and http._pool._reaper is None, "nothing is kept")
@@ -191,7 +191,7 @@ async def test_connections_that_nobody_uses_are_closed(monkeypatch: pytest.Monke
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_IDLE_S_MAX", -1.0)
+    monkeypatch.setattr(module, "_IDLE_S_MAX", -1.0)
     async with serving(Server()) as server, client_of(server.port) as http:
         await http.get_json("/a")
         await http.get_json("/a")

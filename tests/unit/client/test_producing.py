@@ -24,8 +24,7 @@ from magnetar.errors import (
 from magnetar.testing.waiting import until
 from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar import encode
-from magnetar.wire.pulsar.batch import messages_of_batch
-from magnetar.wire.pulsar.entry import parse_entry
+from magnetar.wire.pulsar.entry import messages_of_batch, parse_entry
 from magnetar.wire.pulsar.frames import Frame, verify_checksum
 from magnetar.wire.pulsar.proto import pulsar_api_pb2 as api
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZLIB, BaseCommand

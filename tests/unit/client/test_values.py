@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from magnetar.client import EARLIEST, LATEST, Message, MessageId
 from magnetar.client.consuming.acknowledgements import AckState, words_of
 from magnetar.client.consuming.incoming import open_entry
-from magnetar.client.message import before, id_from_wire
 from magnetar.client.topics import full_name, java_hash, partition_name, partition_of
+from magnetar.client.values import before, id_from_wire
 from magnetar.runtime.backoff import Backoff
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandMessage, MessageIdData, MessageMetadata

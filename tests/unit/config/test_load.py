@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.config import Assignment, Config, MetadataConfig, load
-from magnetar.config.load import Effective
-from magnetar.config.root import KEYS
+from magnetar.config.load import Assignment, Effective, load
+from magnetar.config.metadata import MetadataConfig
+from magnetar.config.root import KEYS, Config
 from magnetar.errors import ConfigError
 from tests.rows import every_row
 

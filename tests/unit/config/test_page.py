@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from magnetar.config import load
+from magnetar.config.load import load
 from magnetar.config.root import KEYS
 from tools import generate_docs
 

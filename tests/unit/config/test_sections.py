@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from magnetar.config import Config, LoggingConfig, MetadataConfig, SqliteConfig, ZooKeeperConfig
+from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
+from magnetar.config.process import LoggingConfig
 from magnetar.config.pulsar import PulsarConfig
-from magnetar.config.root import KEYS
+from magnetar.config.root import KEYS, Config
 from magnetar.errors import ConfigError
 from tests.rows import every_row
 
@@ -26,7 +27,7 @@ def test_every_key_says_what_it_does_in_a_sentence() -> None:
 
 def test_every_integer_has_a_lower_bound() -> None:
     for path, key in KEYS.items():
-        assert key.knob.type is not int or key.knob.at_least is not None, path
+        assert key.knob.type is not int or key.knob.within is not None, path
 
 
 def test_no_two_keys_share_an_environment_variable() -> None:

@@ -5,7 +5,7 @@ import pytest
 from magnetar.errors import EntryAbsentError, EntryDamagedError, EntryUnavailableError, WrongPasswordError
 from magnetar.ids import BookieId, LedgerId
 from magnetar.ledger.channels.answers import Answer, Finding, interpret, unreadable
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.quorum.coverage import Meaning, meaning_of
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key

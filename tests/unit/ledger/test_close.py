@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.errors import LedgerClosedError, LedgerFencedError, MetadataUnavailableError
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger.metadata.lifecycle import closed
+from magnetar.ledger.metadata import closed
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.runtime.backoff import Backoff
 from magnetar.testing.waiting import until

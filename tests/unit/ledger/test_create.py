@@ -95,7 +95,7 @@ async def test_creation_that_is_cancelled_leaves_no_ledger(monkeypatch: pytest.M
         await asyncio.wait([creating])
         assert creating.cancelled()
         assert [ledger async for ledger in world.client.list()] == []
-        assert world.client.statistics().writers_open == 0
+        assert len(world.client._writers) == 0
 
 
 async def test_creation_that_is_cancelled_while_its_metadata_is_stored_leaves_no_ledger(

@@ -13,12 +13,12 @@ from magnetar.bookie.requests import Requests
 from magnetar.errors import BookieUnavailableError, EntryTooLargeError, WriterFailedError
 from magnetar.ids import BookieId
 from magnetar.ledger.channels.channel import Channel
-from magnetar.ledger.channels.v3_connection import V3Connection
+from magnetar.ledger.channels.connection import V3Connection
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
-from magnetar.wire.bookkeeper.messages import AnyResponse, ForceLedger, ReadEntry, ReadLac, failure
+from magnetar.wire.bookkeeper.messages import AnyResponse, ForceLedger, ReadEntry, ReadLac, answer_to
 from tests.unit.ledger.writing import WriterWorld, add_all, bodies, writer_world
 
 pytestmark = pytest.mark.virtual_time
@@ -42,7 +42,7 @@ async def test_deferred_writer_waits_for_a_connection_that_others_fill(monkeypat
             assert not writer.has_room
             assert writer.last_pushed == 1
         for connection in full_connections(writer):
-            connection.on_writable()
+            connection._owner.on_room()
         assert await waiting == 2
 
 
@@ -149,7 +149,7 @@ class Busy:
             if self.left == 0:
                 return await force(requests, connection, request)
             self.left -= 1
-            return failure(request, Code.ETOOMANYREQUESTS)
+            return answer_to(request, Code.ETOOMANYREQUESTS)
 
         monkeypatch.setattr(Requests, "_force", refuse)
 
@@ -209,7 +209,7 @@ async def test_deferred_writer_is_not_created_without_all_of_its_bookies_and_not
                 await world.client.create(ack_quorum=2, deferred_sync=True)
         ways = world.client.bookies._dialers.values()
         assert not [list(channel._writers) for way in ways for channel in way.channels if channel._writers]
-        assert world.client.statistics().writers_open == 0
+        assert len(world.client._writers) == 0
         assert [ledger async for ledger in world.client.list()] == []
 
 

@@ -12,8 +12,7 @@ import pytest
 from magnetar.config.metadata import MetadataConfig
 from magnetar.errors import BadVersionError, LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError
 from magnetar.ids import BookieId, EntryId, LedgerId
-from magnetar.ledger.metadata.compare_and_set import MetadataContext
-from magnetar.ledger.metadata.ensemble_change import ChangeInMemory, CommittedChange, Conflict, changed, resolve
+from magnetar.ledger.metadata import ChangeInMemory, CommittedChange, Conflict, MetadataContext, changed, resolve
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.compare_and_set import TRIES_MAX

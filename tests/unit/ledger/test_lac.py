@@ -11,7 +11,7 @@ from magnetar.ids import BookieId, EntryId
 from magnetar.ledger.channels.answers import Answer, exchange
 from magnetar.ledger.channels.bookies import Bookies
 from magnetar.ledger.reading.lac import lac_floor, read_lac
-from magnetar.ledger.reading.ledger_view import LedgerView
+from magnetar.ledger.reading.tailing import LedgerView
 from magnetar.metadata.bookkeeper.ledger_metadata import Versioned
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.errors import LedgerRecoveryError, WrongPasswordError
 from magnetar.ids import EntryId
-from magnetar.ledger.metadata.keys import ledger_keys
+from magnetar.ledger.metadata import ledger_keys
 from magnetar.ledger.recovery.reads import RecoveryReads
 from magnetar.ledger.recovery.recovery import RecoveryProgress, recover
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState

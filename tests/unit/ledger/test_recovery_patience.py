@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from magnetar.ids import EntryId
-from magnetar.ledger.channels.v2_connection import V2Connection
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.channels.connection import V2Connection
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.ledger.recovery.reads import RecoveryReads
-from magnetar.ledger.recovery.write_back import WriteBack
+from magnetar.ledger.recovery.recovery import WriteBack
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import Entry

@@ -14,13 +14,12 @@ from magnetar.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MagnetarError,
-    WriterBusyError,
     WriterFailedError,
     WrongPasswordError,
 )
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
-from magnetar.quorum.write_sets import write_set
+from magnetar.quorum.sizes import write_set
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.digests import master_key
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
@@ -116,8 +115,6 @@ async def test_add_waits_in_line_while_the_window_is_full() -> None:
             world.cluster.hang(0)
             adds = [asyncio.ensure_future(writer.add(body)) for body in bodies(0, 6)]
             await until(lambda: writer.last_pushed == 1, "the window is full")
-            with pytest.raises(WriterBusyError, match="2 adds"):
-                writer.add_nowait(b"no room")
             assert not writer.has_room
             world.cluster.wake(0)
             assert await asyncio.gather(*adds) == [0, 1, 2, 3, 4, 5]
@@ -339,8 +336,6 @@ async def test_closed_writer_refuses_adds_and_may_be_closed_again() -> None:
         with pytest.raises(LedgerClosedError) as refused:
             await writer.add(b"late")
         assert not refused.value.outcome_unknown
-        with pytest.raises(LedgerClosedError):
-            writer.add_nowait(b"late")
 
 
 async def test_released_writer_leaves_the_ledger_open() -> None:
@@ -363,7 +358,7 @@ async def test_client_that_ends_takes_its_writers_along_and_closes_no_ledger() -
         async with LedgerClient(world.cluster.store, world.cluster.config, world.cluster.runtime) as other:
             writer = await other.create()
             await writer.add(b"kept")
-            assert other.statistics().writers_open == 1
+            assert len(other._writers) == 1
         with pytest.raises(LedgerClosedError):
             await writer.add(b"late")
         assert (await world.client.metadata(writer.ledger_id)).state is LedgerState.OPEN

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from magnetar.ledger.channels.bookie_channel import BookieChannel
+from magnetar.ledger.channels.channel import Channel
 from magnetar.testing.waiting import until
 from tests.unit.ledger.test_empty_slots import writer_with_an_empty_slot
 from tests.unit.ledger.writing import ensembles, writer_world
@@ -46,7 +46,7 @@ async def test_writer_does_not_wait_for_ever_for_a_channel_that_another_ledger_f
         await until(lambda: not engine.unanswered and engine._timer is None, "nothing is waited for")
         full = engine.slots[2].channel
         monkeypatch.setattr(
-            BookieChannel, "is_writable", property(lambda channel: channel is not full and channel._v2.is_writable)
+            Channel, "is_writable", property(lambda channel: channel is not full and channel._v2.is_writable)
         )
         await writer.add(b"sent")
         assert not writer.has_room
@@ -69,7 +69,7 @@ async def test_writer_does_not_wait_for_ever_for_a_bookie_that_is_back_and_does_
         await writer.add(b"by two")
         await until(lambda: engine._timer is None, "nothing is waited for")
         monkeypatch.setattr(
-            BookieChannel,
+            Channel,
             "is_writable",
             property(lambda channel: channel.bookie_id != back and channel._v2.is_writable),
         )

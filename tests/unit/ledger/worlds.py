@@ -18,14 +18,13 @@ from magnetar.config.ledger import LedgerConfig
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.ledger.channels.bookies import Bookies
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.compare_and_set import MetadataContext
-from magnetar.ledger.metadata.keys import LedgerKeys, ledger_keys
+from magnetar.ledger.metadata import LedgerKeys, MetadataContext, ledger_keys
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.recovery.recovery import RecoveryProgress, closed, recover
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.quorum.policies import placement_policy
-from magnetar.quorum.write_sets import write_set
+from magnetar.quorum.rack_aware import placement_policy
+from magnetar.quorum.sizes import write_set
 from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType

@@ -18,7 +18,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.quorum.write_sets import write_set
+from magnetar.quorum.sizes import write_set
 from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import V2, ReadEntry

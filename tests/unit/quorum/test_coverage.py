@@ -21,8 +21,7 @@ from magnetar.quorum.coverage import (
     ensemble_coverage,
     meaning_of,
 )
-from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.write_sets import write_set
+from magnetar.quorum.sizes import QuorumSizes, write_set
 from magnetar.wire.bookkeeper.codes import Code
 from tests.rows import every_row
 from tests.unit.quorum.worlds import ALL_SIZES, holders, subsets

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from magnetar.errors import NotEnoughBookiesError
 from magnetar.ids import BookieId
 from magnetar.quorum.candidates import Candidates
-from magnetar.quorum.placement import Adherence, PlacementPolicy
-from magnetar.quorum.policies import RandomPlacement
+from magnetar.quorum.placement import Adherence, PlacementPolicy, RandomPlacement
 from magnetar.quorum.rack_aware import RackAwarePlacement, RegionAwarePlacement
 from magnetar.quorum.sizes import QuorumSizes
 from tests.unit.quorum.worlds import cluster
@@ -94,9 +93,9 @@ def test_a_replacement_is_new_allowed_and_leaves_the_others_where_they_are(
     spare = [bookie for bookie in candidates.writable if bookie not in exclude and bookie not in ensemble]
     if len(spare) < len(positions):
         with pytest.raises(NotEnoughBookiesError):
-            policy.replace_all(positions, ensemble, sizes, candidates, exclude=exclude)
+            policy.replace(positions, ensemble, sizes, candidates, exclude=exclude)
         return
-    replaced = policy.replace_all(positions, ensemble, sizes, candidates, exclude=exclude)
+    replaced = policy.replace(positions, ensemble, sizes, candidates, exclude=exclude)
     assert len(set(replaced.ensemble)) == sizes.ensemble
     for position, (old, new) in enumerate(zip(ensemble, replaced.ensemble, strict=True)):
         assert new in spare if position in positions else new == old
@@ -107,7 +106,7 @@ def test_a_replacement_is_new_allowed_and_leaves_the_others_where_they_are(
 def test_one_bookie_is_replaced_by_position() -> None:
     candidates = cluster({"/a": 2, "/b": 2})
     ensemble = (BookieId("a-0"), BookieId("b-0"))
-    placement = RackAwarePlacement(Random(1)).replace(1, ensemble, QuorumSizes(2, 2, 2), candidates)
+    placement = RackAwarePlacement(Random(1)).replace((1,), ensemble, QuorumSizes(2, 2, 2), candidates)
     assert placement.ensemble == ("a-0", "b-1")
 
 
@@ -117,7 +116,7 @@ def test_bookies_that_are_gone_can_stand_in_an_ensemble_and_be_replaced(
 ) -> None:
     gone = tuple(BookieId(f"gone-{number}") for number in range(sizes.ensemble))
     if candidates.writable:
-        placement = policy.replace(0, gone, sizes, candidates)
+        placement = policy.replace((0,), gone, sizes, candidates)
         assert placement.ensemble[1:] == gone[1:]
         assert placement.ensemble[0] in candidates.writable
 

@@ -105,7 +105,7 @@ def test_the_worked_example_of_five_bookies_in_three_racks() -> None:
     assert policy.new_ensemble(sizes, cluster({"/a": 2, "/b": 2})).adherence is Adherence.STRICT
     assert policy.new_ensemble(sizes, cluster({"/a": 4})).adherence is Adherence.FAIL
     ensemble = tuple(BookieId(name) for name in ("a-0", "b-0", "a-1", "c-0"))
-    assert policy.replace(1, ensemble, sizes, whole).ensemble == ("a-0", "b-1", "a-1", "c-0")
+    assert policy.replace((1,), ensemble, sizes, whole).ensemble == ("a-0", "b-1", "a-1", "c-0")
 
 
 def test_unknown_bookies_count_as_one_rack() -> None:
@@ -165,7 +165,7 @@ def test_with_a_rack_lost_the_rest_is_still_placed(counts: list[int], sizes: Quo
     lost = [place for place, bookie in enumerate(ensemble) if before.topology.rack_of(bookie) == "/a"]
     spare = len(after.writable) - (sizes.ensemble - len(lost))
     if spare >= len(lost) > 0:
-        moved = policy.replace_all(lost, ensemble, sizes, after)
+        moved = policy.replace(lost, ensemble, sizes, after)
         assert "/a" not in racks_of(before, moved.ensemble)
     assert "/a" not in racks_of(after, policy.new_ensemble(sizes, after).ensemble)
 
@@ -186,21 +186,21 @@ def test_a_bookie_is_replaced_from_its_own_rack_if_that_has_another() -> None:
     sizes = QuorumSizes(3, 3, 2)
     for position in range(3):
         ensemble = policy.new_ensemble(sizes, candidates).ensemble
-        replaced = policy.replace(position, ensemble, sizes, candidates).ensemble
+        replaced = policy.replace((position,), ensemble, sizes, candidates).ensemble
         assert racks_of(candidates, replaced) == racks_of(candidates, ensemble)
 
 
 def test_a_replacement_comes_from_a_rack_that_the_write_sets_do_not_have_yet() -> None:
     candidates = cluster({"/a": 2, "/b": 2, "/c": 1, "/d": 1})
     ensemble = tuple(BookieId(name) for name in ("a-0", "b-0", "c-0"))
-    replaced = RackAwarePlacement(Random(1)).replace(2, ensemble, QuorumSizes(3, 3, 2), candidates)
+    replaced = RackAwarePlacement(Random(1)).replace((2,), ensemble, QuorumSizes(3, 3, 2), candidates)
     assert replaced.ensemble[2] == "d-0"
 
 
 def test_a_degraded_ensemble_is_mended_by_the_next_replacement() -> None:
     candidates = cluster({"/a": 4, "/b": 1})
     ensemble = tuple(BookieId(name) for name in ("a-0", "a-1"))
-    replaced = RackAwarePlacement(Random(1)).replace(1, ensemble, QuorumSizes(2, 2, 2), candidates)
+    replaced = RackAwarePlacement(Random(1)).replace((1,), ensemble, QuorumSizes(2, 2, 2), candidates)
     assert replaced.ensemble[1] == "b-0"
     assert replaced.adherence is Adherence.STRICT
 
@@ -227,7 +227,7 @@ def test_a_replacement_serves_the_write_sets_as_well_as_any_spare_bookie_could(
     options = [rack for rack, spare in zip(NAMES, spares, strict=True) if spare]
     if not options:
         return
-    replaced = RackAwarePlacement(Random(0)).replace(position, ensemble, sizes, candidates)
+    replaced = RackAwarePlacement(Random(0)).replace((position,), ensemble, sizes, candidates)
 
     def is_kept(rack: str) -> bool:
         labels = [*racks[:position], rack, *racks[position + 1 :]]
@@ -243,21 +243,21 @@ def test_an_enforced_rule_holds_for_replacements_too() -> None:
     policy = RackAwarePlacement(Random(1), enforced=True)
     ensemble = tuple(BookieId(name) for name in ("a-0", "b-0"))
     with pytest.raises(NotEnoughBookiesError, match="2 known racks"):
-        policy.replace(1, ensemble, QuorumSizes(2, 2, 2), cluster({"/a": 3, "/b": 1}))
+        policy.replace((1,), ensemble, QuorumSizes(2, 2, 2), cluster({"/a": 3, "/b": 1}))
 
 
 def test_an_enforced_rule_that_the_others_break_already_is_not_lowered_for_a_replacement() -> None:
     policy = RackAwarePlacement(Random(1), min_racks=3, enforced=True)
     ensemble = tuple(BookieId(name) for name in ("a-0", "a-1", "b-0"))
     with pytest.raises(NotEnoughBookiesError, match="3 known racks"):
-        policy.replace(2, ensemble, QuorumSizes(3, 3, 2), cluster({"/a": 2, "/b": 2, "/c": 1}))
+        policy.replace((2,), ensemble, QuorumSizes(3, 3, 2), cluster({"/a": 2, "/b": 2, "/c": 1}))
 
 
 def test_a_write_set_that_cannot_be_good_does_not_spoil_the_choice_for_the_others() -> None:
     """Entry 0 has rack /a twice, whoever comes; entry 2 gets three racks only from /d, not from the rack that left."""
     candidates = cluster({"/a": 2, "/b": 1, "/c": 3, "/d": 1})
     ensemble = tuple(BookieId(name) for name in ("a-0", "a-1", "c-1", "b-0", "c-0"))
-    replaced = RackAwarePlacement(Random(1)).replace(2, ensemble, QuorumSizes(5, 3, 2), candidates)
+    replaced = RackAwarePlacement(Random(1)).replace((2,), ensemble, QuorumSizes(5, 3, 2), candidates)
     assert replaced.ensemble[2] == "d-0"
 
 
@@ -265,7 +265,7 @@ def test_several_bookies_replaced_at_once_may_change_places_between_racks() -> N
     """One by one, the rack of the second would stand in the way of the first."""
     candidates = cluster({"/a": 2, "/b": 2, "/c": 1})
     ensemble = tuple(BookieId(name) for name in ("a-0", "b-0", "x-0"))
-    replaced = RackAwarePlacement(Random(1)).replace_all((1, 2), ensemble, QuorumSizes(3, 3, 2), candidates)
+    replaced = RackAwarePlacement(Random(1)).replace((1, 2), ensemble, QuorumSizes(3, 3, 2), candidates)
     assert sorted(racks_of(candidates, replaced.ensemble)) == ["/a", "/b", "/c"]
 
 

@@ -10,15 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.config.placement import PlacementConfig, rack_pairs
+from magnetar.config.ledger import PlacementConfig, rack_pairs
 from magnetar.errors import ConfigError, MalformedMetadataError
 from magnetar.ids import BookieId
-from magnetar.quorum.candidates import Topology
-from magnetar.quorum.placement import disk_weights
-from magnetar.quorum.policies import RandomPlacement, placement_policy
-from magnetar.quorum.quarantine import TRACKED_MAX, Quarantine
-from magnetar.quorum.rack_aware import RackAwarePlacement, RegionAwarePlacement
-from magnetar.quorum.rack_table import RackTable, normal_location, parse_bookies_node
+from magnetar.quorum.candidates import TRACKED_MAX, Quarantine, RackTable, Topology, normal_location, parse_bookies_node
+from magnetar.quorum.placement import RandomPlacement, disk_weights
+from magnetar.quorum.rack_aware import RackAwarePlacement, RegionAwarePlacement, placement_policy
 
 B1, B2, B3 = BookieId("h1:3181"), BookieId("h2:3181"), BookieId("h3:3181")
 

@@ -84,16 +84,16 @@ def test_a_replacement_comes_from_the_same_rack_then_from_the_same_region() -> N
     sizes = QuorumSizes(2, 2, 2)
     ensemble = (BookieId("eu.r1-0"), BookieId("us.r1-0"))
     policy = RegionAwarePlacement(Random(1))
-    same_rack = policy.replace(1, ensemble, sizes, cluster(THREE)).ensemble[1]
+    same_rack = policy.replace((1,), ensemble, sizes, cluster(THREE)).ensemble[1]
     assert same_rack in ("us.r1-1", "us.r1-2")
     small = cluster({"/eu/r1": 1, "/us/r1": 1, "/us/r2": 1, "/ap/r1": 5})
-    assert policy.replace(1, ensemble, sizes, small).ensemble[1] == "us.r2-0"
+    assert policy.replace((1,), ensemble, sizes, small).ensemble[1] == "us.r2-0"
 
 
 def test_a_replacement_leaves_its_region_rather_than_putting_all_copies_into_one() -> None:
     candidates = cluster({"/eu/r1": 2, "/eu/r2": 2, "/us/r1": 1, "/ap/r1": 1})
     ensemble = (BookieId("eu.r1-0"), BookieId("us.r1-0"))
-    replaced = RegionAwarePlacement(Random(1)).replace(1, ensemble, QuorumSizes(2, 2, 2), candidates)
+    replaced = RegionAwarePlacement(Random(1)).replace((1,), ensemble, QuorumSizes(2, 2, 2), candidates)
     assert replaced.ensemble[1] == "ap.r1-0"
 
 
@@ -101,7 +101,7 @@ def test_the_rule_of_racks_goes_before_staying_in_the_region() -> None:
     candidates = cluster({"/eu/r1": 2, "/eu/r2": 1, "/us/r1": 2, "/us/r2": 1})
     ensemble = tuple(BookieId(name) for name in ("eu.r1-0", "us.r1-0", "eu.r2-0", "us.r1-1"))
     policy = RegionAwarePlacement(Random(1), min_racks=3)
-    assert policy.replace(2, ensemble, QuorumSizes(4, 4, 2), candidates).ensemble[2] == "us.r2-0"
+    assert policy.replace((2,), ensemble, QuorumSizes(4, 4, 2), candidates).ensemble[2] == "us.r2-0"
 
 
 @given(seeds)

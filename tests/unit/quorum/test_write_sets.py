@@ -6,9 +6,10 @@ import pytest
 
 from magnetar.errors import InvalidQuorumError
 from magnetar.ids import BookieId
-from magnetar.quorum.sizes import ENSEMBLE_SIZE_MAX, QuorumSizes
-from magnetar.quorum.write_sets import (
+from magnetar.quorum.sizes import (
+    ENSEMBLE_SIZE_MAX,
     HeldEntries,
+    QuorumSizes,
     each_held_entry,
     held_entries,
     is_held,

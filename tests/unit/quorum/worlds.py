@@ -7,8 +7,7 @@ from functools import cache
 from itertools import combinations, product
 
 from magnetar.ids import BookieId
-from magnetar.quorum.candidates import Candidates, Topology
-from magnetar.quorum.rack_table import RackTable
+from magnetar.quorum.candidates import Candidates, RackTable, Topology
 from magnetar.quorum.sizes import QuorumSizes
 
 ENSEMBLE_MAX = 6

@@ -19,7 +19,6 @@ from magnetar.runtime.logs import (
     LogFormat,
     QueuedStreamHandler,
     setup_logging,
-    with_fields,
 )
 
 DEADLINE_S = 10
@@ -171,17 +170,6 @@ def test_setting_up_again_replaces_the_stream_and_leaves_other_handlers(log: log
     assert len(lines_of(second, handler)) == 1
     assert first.getvalue() == ""
     assert [one for one in logging.getLogger().handlers if one is not handler] == others
-
-
-def test_fields_of_an_adapter_are_on_every_line_and_a_call_may_override(log: logging.Logger) -> None:
-    stream = io.StringIO()
-    handler = setup_logging("INFO", "json", stream)
-    named = with_fields(log, bookie="b1", disk=1)
-    named.info("one")
-    named.info("two", extra={"disk": 2, "free": 7})
-    one, two = (json.loads(line) for line in lines_of(stream, handler))
-    assert (one["bookie"], one["disk"]) == ("b1", 1)
-    assert (two["bookie"], two["disk"], two["free"]) == ("b1", 2, 7)
 
 
 def test_stuck_stream_drops_lines_counts_them_and_says_so() -> None:

@@ -25,7 +25,7 @@ def test_new_registry_has_nothing_in_it() -> None:
 def test_counter_gauge_and_histogram_are_rendered() -> None:
     metrics = Metrics()
     metrics.counter("magnetar_bookie_adds_total", "Adds.", ("result",)).labels("ok").inc(3)
-    metrics.gauge("magnetar_bookie_queue_entries", "Entries waiting.").set(7)
+    metrics.gauge_callback("magnetar_bookie_queue_entries", "Entries waiting.", lambda: 7)
     metrics.histogram("magnetar_bookie_add_seconds", "Time of an add.", buckets=(0.1, 1.0)).observe(0.5)
     found = samples(metrics)
     assert found.pop("magnetar_bookie_add_seconds_sum") == 0.5
@@ -49,11 +49,11 @@ def test_two_components_that_ask_alike_share_one_metric() -> None:
 
 def test_same_name_with_another_definition_is_a_bug() -> None:
     metrics = Metrics()
-    metrics.gauge("magnetar_metadata_watches", "Watches.", ("store",))
+    metrics.gauge_callback("magnetar_metadata_watches", "Watches.", lambda: 1, {"store": "a"})
     with pytest.raises(AssertionError, match="defined twice"):
-        metrics.gauge("magnetar_metadata_watches", "Watches.")
+        metrics.counter("magnetar_metadata_watches", "Watches.", ("store",))
     with pytest.raises(AssertionError, match="defined twice"):
-        metrics.gauge("magnetar_metadata_watches", "Other words.", ("store",))
+        metrics.gauge_callback("magnetar_metadata_watches", "Other words.", lambda: 1, {"store": "a"})
     with pytest.raises(AssertionError, match="defined twice"):
         metrics.gauge_callback("magnetar_metadata_watches", "Watches.", lambda: 1)
     metrics.histogram("magnetar_metadata_read_seconds", "Time.", buckets=(1.0,))
@@ -70,13 +70,13 @@ def test_counter_must_be_named_by_the_rule(name: str) -> None:
 @pytest.mark.parametrize("name", ["queue", "magnetar_queue", "magnetar__queue_entries", "magnetar_bookie_adds_total"])
 def test_gauge_must_be_named_by_the_rule(name: str) -> None:
     with pytest.raises(AssertionError, match="metric"):
-        Metrics().gauge(name, "Something.")
+        Metrics().gauge_callback(name, "Something.", lambda: 1)
 
 
 def test_refused_name_leaves_nothing_behind() -> None:
     metrics = Metrics()
     with pytest.raises(AssertionError):
-        metrics.gauge("magnetar_bookie_adds_total", "Adds.")
+        metrics.gauge_callback("magnetar_bookie_adds_total", "Adds.", lambda: 1)
     metrics.counter("magnetar_bookie_adds_total", "Adds.")
 
 
@@ -110,17 +110,7 @@ def test_closed_component_publishes_nothing_more() -> None:
     assert samples(metrics) == {}
 
 
-def test_on_scrape_runs_before_each_scrape_until_it_is_ended() -> None:
-    metrics = Metrics()
-    gauge = metrics.gauge("magnetar_bookie_scrapes", "Scrapes.")
-    end = metrics.on_scrape(gauge.inc)
-    assert samples(metrics) == {"magnetar_bookie_scrapes": 1}
-    assert samples(metrics) == {"magnetar_bookie_scrapes": 2}
-    end()
-    assert samples(metrics) == {"magnetar_bookie_scrapes": 2}
-
-
 def test_registries_share_nothing() -> None:
     first, second = Metrics(), Metrics()
-    first.gauge("magnetar_bookie_queue_entries", "Entries waiting.").set(1)
+    first.gauge_callback("magnetar_bookie_queue_entries", "Entries waiting.", lambda: 1)
     assert second.render() == b""

@@ -17,8 +17,8 @@ from magnetar.runtime.disk import Disk
 from magnetar.runtime.system import SystemOffload, SystemRuntime
 from magnetar.runtime.system_disk import SystemDisk
 from magnetar.runtime.system_file import SystemCalls, translate
-from magnetar.testing.contracts.disk import DiskContract, DiskHarness
-from magnetar.testing.contracts.disk_harness import contents, write
+from tests.contracts.disk import DiskContract, DiskHarness
+from tests.contracts.disk_harness import contents, write
 from tests.unit.runtime.breakable_calls import BreakableCalls
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from magnetar.runtime.system import SystemEntropy
-from magnetar.testing.contracts.entropy import EntropyContract
+from tests.contracts.entropy import EntropyContract
 
 
 class TestSystemEntropy(EntropyContract):

@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from magnetar.runtime.system import SystemOffload
-from magnetar.testing.contracts.offload import OffloadContract, OffloadHarness
 from magnetar.testing.waiting import until
+from tests.contracts.offload import OffloadContract, OffloadHarness
 
 DEADLINE_S = 10
 

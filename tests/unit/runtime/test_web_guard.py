@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.config.http import HttpConfig
+from magnetar.config.process import HttpConfig
 from magnetar.errors import ConfigError
 from magnetar.runtime.web_guard import WebGuard
 

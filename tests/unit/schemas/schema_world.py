@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from magnetar.config.schemas import SchemasConfig
+from magnetar.config.defaults import SchemasConfig
 from magnetar.errors import NoSuchLedgerError
 from magnetar.metadata.cache import MetadataCache
 from magnetar.metadata.store import MetadataStore

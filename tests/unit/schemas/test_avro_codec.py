@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.errors import InvalidPolicyError, MalformedEntryError
-from magnetar.schemas.avro.decoder import decode_value
-from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.binary import decode_value, encode_value
 from magnetar.schemas.avro.parser import parse_schema
 from magnetar.schemas.avro.schema import is_same
 from tests.unit.broker import golden

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar.config.schemas import SchemasConfig
+from magnetar.config.defaults import SchemasConfig
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import (
     IncompatibleSchemaError,

@@ -12,7 +12,7 @@ from magnetar.config.storage import StorageConfig
 from magnetar.metadata.bookkeeper.cluster import init_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.runtime.metrics import Metrics
-from magnetar.sim.devices.device import Crash, DiskTiming
+from magnetar.sim.device import Crash, DiskTiming
 from magnetar.sim.machine import SimRuntime
 from magnetar.sim.metadata import SimMetadata
 from magnetar.sim.seeds import Delay

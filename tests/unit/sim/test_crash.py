@@ -10,8 +10,8 @@ import pytest
 
 from magnetar.errors import ClosedError, FileMissingError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.devices.device import Crash, DiskTiming, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, DiskTiming, SimDevice
+from magnetar.sim.disk import SimDisk
 from magnetar.sim.seeds import Delay
 from tests.unit.sim.worlds import files_after, new_file, outcomes, read_all, turns
 

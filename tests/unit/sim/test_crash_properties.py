@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.runtime.disk import File
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, SimDevice
+from magnetar.sim.disk import SimDisk
 from tests.unit.sim.worlds import read_all
 
 DIRECTORIES = ("", "d")

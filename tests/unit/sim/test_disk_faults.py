@@ -8,8 +8,8 @@ import pytest
 
 from magnetar.errors import DiskError, DiskFullError, SyncFailedError
 from magnetar.runtime.disk import Disk, File
-from magnetar.sim.devices.device import Crash, Fault, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, Fault, SimDevice
+from magnetar.sim.disk import SimDisk
 from tests.unit.sim.worlds import new_file, read_all
 
 SECTOR = 512

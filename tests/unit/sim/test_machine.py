@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from magnetar.runtime.runtime import Runtime
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.machine import SimMachine
 from tests.unit.sim.worlds import new_file, turns
 
@@ -108,8 +108,8 @@ async def _sync_root(runtime: Runtime, root: str) -> None:
 
 DIGEST = """
 import asyncio, zlib
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.devices.device import Fault
+from magnetar.sim.device import Crash
+from magnetar.sim.device import Fault
 from magnetar.sim.machine import SimMachine
 
 async def main():

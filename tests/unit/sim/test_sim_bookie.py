@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.world import World
 from tests.unit.sim.sim_bookie import NODE, SimBookie, write_crash_read
 
@@ -35,7 +35,7 @@ def _run(seed: str, shuffle: float) -> tuple[int, int, list[str]]:
 
 
 DIGEST = """
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.world import World
 from tests.unit.sim.sim_bookie import write_crash_read
 

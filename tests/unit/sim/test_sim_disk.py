@@ -8,10 +8,10 @@ import pytest
 
 from magnetar.errors import FileMissingError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.devices.device import DiskTiming, Fault, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import DiskTiming, Fault, SimDevice
+from magnetar.sim.disk import SimDisk
 from magnetar.sim.seeds import Delay
-from magnetar.testing.contracts.disk import DiskContract, DiskHarness
+from tests.contracts.disk import DiskContract, DiskHarness
 
 
 class SimDiskHarness(DiskHarness):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from magnetar.sim.machine import WORLD_BEGINS_MS, SimEntropy, WallClock
-from magnetar.testing.contracts.entropy import EntropyContract
+from tests.contracts.entropy import EntropyContract
 
 
 class TestSimEntropy(EntropyContract):

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar.runtime.runtime import Offload
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.machine import WORLD_BEGINS_MS, SimRuntime
 from magnetar.sim.offload import SimOffload
 from magnetar.sim.seeds import Delay
 from magnetar.sim.world import World
 from magnetar.storage.index.location_index import IndexBatch
-from magnetar.storage.open_storage import open_rocksdb_index
+from magnetar.storage.ledger_storage import open_rocksdb_index
 
 
 @pytest.fixture

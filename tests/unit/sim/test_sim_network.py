@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.loop import SimulationError
 from magnetar.sim.machine import SimRuntime
-from magnetar.sim.network.link import DatagramFaults, LinkDelay
+from magnetar.sim.network import DatagramFaults, LinkDelay
 from magnetar.sim.world import World
 from magnetar.testing.waiting import until
 from tests.unit.sim.sim_peers import Echo, Peer
@@ -489,8 +489,8 @@ def test_datagrams_are_lost_doubled_and_overtaken_as_asked() -> None:
 
 DIGEST = """
 import asyncio
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.network.link import LinkDelay
+from magnetar.sim.device import Crash
+from magnetar.sim.network import LinkDelay
 from magnetar.sim.world import World
 from tests.unit.sim.sim_peers import Echo, Peer
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar.errors import ClosedError
 from magnetar.sim.offload import SimOffload
 from magnetar.sim.seeds import Delay
-from magnetar.testing.contracts.offload import OffloadContract, OffloadHarness
+from tests.contracts.offload import OffloadContract, OffloadHarness
 
 
 class SimLaneHarness(OffloadHarness):

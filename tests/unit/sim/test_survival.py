@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.sim.devices.tree import Change, Cut, Write, _in_order, _writeback, survived, survived_count
+from magnetar.sim.device import Change, Cut, Write, _in_order, _writeback, survived, survived_count
 from magnetar.sim.seeds import seeded
 
 PENDING: list[Change] = [Write(2, b"34"), Cut(3), Write(3, b"xyz")]

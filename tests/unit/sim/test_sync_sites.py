@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from magnetar.runtime.disk import Disk, File
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, SimDevice
+from magnetar.sim.disk import SimDisk
 from tests.unit.sim.worlds import read_all
 
 

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from magnetar.runtime.disk import Disk, File
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.disk import SimDisk
-from magnetar.sim.devices.tree import Tree
+from magnetar.sim.device import Crash, SimDevice, Tree
+from magnetar.sim.disk import SimDisk
 
 SEEDS = 60
 

@@ -20,6 +20,7 @@ from magnetar.spark.cluster import (
     open_cluster,
 )
 from magnetar.spark.loop_thread import run
+from magnetar.staging.register import StagingSettings
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.bookkeeper.digests import DigestType
 from tests.unit.client.http_server import HOST, Server, serving, unused_port
@@ -75,7 +76,7 @@ def test_an_address_that_is_none_says_what_one_looks_like(text: str) -> None:
 def test_segments_come_from_json_and_can_be_pickled() -> None:
     found = Segments.of(SEGMENTS)
     assert (found.last_confirmed, found.earliest, found.next_index) == (Position(9, 4), Position(7, 0), 12)
-    assert found.ledgers == (SegmentLedger(7, 3, 300, True, 5, 0, None, b"\x00\x01", DigestType.CRC32C, b""),)
+    assert found.ledgers == (SegmentLedger(7, 3, 300, 0, b"\x00\x01", DigestType.CRC32C, b""),)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -86,7 +87,8 @@ def test_places_and_settings_come_from_json() -> None:
         "ledgersRoot": "/ledgers", "ensembleSize": 3, "writeQuorum": 2, "ackQuorum": 1, "digestType": "CRC32",
         "maxMessageBytes": 5,
     }  # fmt: skip
-    assert ClusterSettings.of(json) == ClusterSettings("/ledgers", 3, 2, 1, DigestType.CRC32, 5)
+    staging = StagingSettings(ensemble_size=3, write_quorum=2, ack_quorum=1, digest_type=DigestType.CRC32)
+    assert ClusterSettings.of(json) == ClusterSettings("/ledgers", staging, 5)
 
 
 # --- opening one ------------------------------------------------------------------------------------------------------

@@ -26,9 +26,8 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_codec import encode
-from magnetar.spark import entry_reading
-from magnetar.spark.cluster import SegmentLedger
-from magnetar.spark.entry_reading import entries_per_piece, read_entries
+from magnetar.spark import cluster as cluster_module
+from magnetar.spark.cluster import SegmentLedger, entries_per_piece, read_entries
 from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.wire.bookkeeper.digests import DigestType, Entry
 
@@ -54,10 +53,7 @@ class World:
             ledger_id=writer.ledger_id,
             entries=writer.last_confirmed + 1,
             size_bytes=writer.length,
-            closed=metadata.is_closed,
-            closed_ms=0,
             first_index=0,
-            first_publish_ms=None,
             metadata=encode(metadata),
             digest_type=DigestType.CRC32C,
             password=password,
@@ -86,7 +82,7 @@ async def world(bookies: int = 1) -> AsyncIterator[World]:
 
 
 async def test_a_closed_ledger_is_read_whole_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_reading, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(cluster_module, "PIECE_BYTES", 10_000)
     payloads = [b"%d" % number * (1 + number % 7 * 150) for number in range(200)]
     async with world() as here:
         writer = await here.write(payloads)
@@ -110,7 +106,6 @@ async def test_the_confirmed_part_of_an_open_ledger_is_read_and_nothing_behind_i
     async with world() as here:
         writer = await here.write([b"a", b"b", b"c"])
         ledger = await here.segment(writer)
-        assert not ledger.closed
         assert await here.read(ledger, 0, 2) == [b"a", b"b", b"c"]
         for first, last in ((0, 3), (2, 1), (-1, 0)):
             with pytest.raises(EntryOutOfRangeError):
@@ -167,7 +162,7 @@ async def test_a_ledger_with_a_password_is_read_with_it() -> None:
 
 async def test_an_offloaded_ledger_says_so_and_one_that_was_deleted_is_gone() -> None:
     async with world() as here:
-        ledger = SegmentLedger(7, 3, 30, True, 1, 0, None, b"", DigestType.CRC32C, b"", offloaded=True)
+        ledger = SegmentLedger(7, 3, 30, 0, b"", DigestType.CRC32C, b"", offloaded=True)
         with pytest.raises(LedgerOffloadedError):
             await here.read(ledger, 0, 2)
         with pytest.raises(NoSuchLedgerError):
@@ -186,11 +181,11 @@ async def test_who_stops_early_leaves_nothing_under_way() -> None:
 
 def test_a_piece_has_at_least_one_entry_and_not_too_many() -> None:
     def ledger(entries: int, size_bytes: int) -> SegmentLedger:
-        return SegmentLedger(1, entries, size_bytes, True, 1, 0, None, b"", DigestType.CRC32C, b"")
+        return SegmentLedger(1, entries, size_bytes, 0, b"", DigestType.CRC32C, b"")
 
     assert entries_per_piece(ledger(10, 10 * 5 * 2**20)) == 1
-    assert entries_per_piece(ledger(1_000_000, 1_000_000)) == entry_reading.PIECE_ENTRIES_MAX
-    assert entries_per_piece(ledger(0, 0)) == entry_reading.PIECE_ENTRIES_MAX
+    assert entries_per_piece(ledger(1_000_000, 1_000_000)) == cluster_module.PIECE_ENTRIES_MAX
+    assert entries_per_piece(ledger(0, 0)) == cluster_module.PIECE_ENTRIES_MAX
 
 
 @pytest.mark.parametrize(("ensemble", "quorum"), [(1, 1), (3, 2)])
@@ -224,8 +219,8 @@ class Reader:
 
 async def read_with(reader: Reader, monkeypatch: pytest.MonkeyPatch, entries: int) -> tuple[list[int], Exception]:
     """The entries that came, and what came then."""
-    monkeypatch.setattr(entry_reading, "_open", lambda ledger, parts: reader)
-    ledger = SegmentLedger(7, entries, entries * 10, True, 1, 0, None, b"m", DigestType.CRC32C, b"")
+    monkeypatch.setattr(cluster_module, "_open", lambda ledger, parts: reader)
+    ledger = SegmentLedger(7, entries, entries * 10, 0, b"m", DigestType.CRC32C, b"")
     found: list[bytes] = []
     with pytest.raises(MagnetarError) as caught:
         await collect(found, ledger, 0, entries - 1, cast("LedgerContext", None))

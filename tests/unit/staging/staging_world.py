@@ -8,11 +8,12 @@ async with staging_world() as world:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from magnetar.broker.staged.sweeping import BrokerPublisher
+from magnetar.broker.staged.publishing import BrokerPublisher
 from magnetar.errors import OutcomeUnknownError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import (
@@ -22,6 +23,7 @@ from magnetar.metadata.store import (
     Node,
     Operation,
     OperationResult,
+    Request,
     Watcher,
 )
 from magnetar.staging.publisher import Reached, nothing_reached
@@ -54,7 +56,10 @@ class FaultyStore(MetadataStore):
         self.before: dict[str, Callable[[], Any]] = {}
         """Operation → what happens right before it, once; awaited."""
 
-    async def _call(self, name: str, work: Callable[[], Any]) -> Any:
+    def _submit(self, request: Request) -> asyncio.Future[Any]:
+        return self._store._submit(request)
+
+    async def _done(self, name: str, work: Callable[[], Any]) -> Any:
         hook = self.before.pop(name, None)
         if hook is not None:
             await hook()
@@ -65,34 +70,34 @@ class FaultyStore(MetadataStore):
         return result
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> Node | None:
-        found: Node | None = await self._call("get", lambda: self._store.get(path, watch=watch))
+        found: Node | None = await self._done("get", lambda: self._store.get(path, watch=watch))
         return found
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> list[str]:
-        found: list[str] = await self._call("children", lambda: self._store.children(path, watch=watch))
+        found: list[str] = await self._done("children", lambda: self._store.children(path, watch=watch))
         return found
 
     async def create(
         self, path: str, value: bytes = b"", *, mode: CreateMode = CreateMode.PERSISTENT, make_parents: bool = False
     ) -> str:
-        made: str = await self._call(
+        made: str = await self._done(
             "create", lambda: self._store.create(path, value, mode=mode, make_parents=make_parents)
         )
         return made
 
     async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
-        made: int = await self._call("put", lambda: self._store.put(path, value, version))
+        made: int = await self._done("put", lambda: self._store.put(path, value, version))
         return made
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._call("delete", lambda: self._store.delete(path, version))
+        await self._done("delete", lambda: self._store.delete(path, version))
 
     async def transact(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        made: list[OperationResult] = await self._call("transact", lambda: self._store.transact(operations))
+        made: list[OperationResult] = await self._done("transact", lambda: self._store.transact(operations))
         return made
 
     async def sync(self) -> None:
-        await self._call("sync", self._store.sync)
+        await self._done("sync", self._store.sync)
 
     async def aclose(self) -> None:
         """It is the world's."""

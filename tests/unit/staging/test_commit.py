@@ -19,8 +19,7 @@ from magnetar.errors import (
     TopicTerminatedError,
 )
 from magnetar.staging import intents as intents_module
-from magnetar.staging.paths import SINKS, intent_path, owner_path
-from magnetar.staging.register import Register
+from magnetar.staging.register import SINKS, Register, intent_path, owner_path
 from tests.unit.staging.staging_world import OTHER, OWNER, TOPIC, StagingWorld, staging_world
 
 pytestmark = pytest.mark.virtual_time

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.client.http.connection import HttpAnswer
+from magnetar.client.http import HttpAnswer
 from magnetar.errors import (
     BrokerTimeoutError,
     BrokerUnavailableError,

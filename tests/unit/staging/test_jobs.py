@@ -8,8 +8,8 @@ import pytest
 
 from magnetar.errors import JobAlreadyCommittedError
 from magnetar.staging.intents import OwnerNode
-from magnetar.staging.paths import owner_path
 from magnetar.staging.records import JobIdentity
+from magnetar.staging.register import owner_path
 from tests.unit.admin.admin_world import AdminWorld
 from tests.unit.staging.staging_world import OTHER, TOPIC, StagingWorld, staging_world
 

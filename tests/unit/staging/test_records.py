@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from magnetar.errors import StagingError, StagingRecordError
-from magnetar.staging.paths import epochs_in, intent_path, owner_of, owner_path
 from magnetar.staging.records import EPOCH_MAX, Intent, OwnerRecord, Staged, StagedPart
+from magnetar.staging.register import epochs_in, intent_path, owner_of, owner_path
 
 PART = StagedPart("persistent://t/n/x-partition-3", 17, 4, 4_000, 123_456, 0xDEADBEEF)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.errors import ServiceNotReadyError, StagedLedgerGoneError
-from magnetar.staging.paths import SINKS, intent_path, owner_path
-from magnetar.staging.register import Register
+from magnetar.staging.register import SINKS, Register, intent_path, owner_path
 from magnetar.staging.sweeper import SweepReport, sweep
 from tests.unit.staging.staging_world import OWNER, TOPIC, StagingWorld, entry, staging_world
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import JournalFailedError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, SimDevice
+from magnetar.sim.disk import SimDisk
 from magnetar.sim.machine import SimEntropy, WallClock
 from magnetar.storage.journal.format import JournalRecord, RecordKind
 from magnetar.storage.journal.journal import Journal

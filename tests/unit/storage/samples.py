@@ -11,15 +11,14 @@ from typing import Any
 from magnetar.config.storage import StorageConfig
 from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
-from magnetar.sim.devices.device import Crash, DiskTiming
+from magnetar.sim.device import Crash, DiskTiming
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.frames import add_frame, by_ledger
 from magnetar.storage.index.location_index import LocationIndex
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
+from magnetar.storage.index.ordered_store import MemoryImage, MemoryStore
 from magnetar.storage.ledger_flags import NO_FLAGS
-from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.open_storage import open_storage
+from magnetar.storage.ledger_storage import LedgerStorage, open_storage
 from magnetar.wire.bookkeeper.hot_path import scan_adds
 
 KEY = b"k" * 20

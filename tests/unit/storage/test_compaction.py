@@ -18,12 +18,12 @@ from magnetar.errors import (
     LogDamagedError,
     SyncFailedError,
 )
-from magnetar.sim.devices.device import Crash, Fault
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, Fault
+from magnetar.sim.disk import SimDisk
 from magnetar.storage.entry_log.compaction import Compactor, LogUsage, Survey, Throttle
 from magnetar.storage.entry_log.format import encode_header, log_path
 from magnetar.storage.index.extents import Extent
-from magnetar.storage.index.memory_store import MemoryImage
+from magnetar.storage.index.ordered_store import MemoryImage
 from magnetar.storage.index.rebuild import rebuild_index
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.testing.waiting import until

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from magnetar.errors import MagnetarError
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.storage.entry_log.compaction import Compactor
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import World, add, check, entry_bytes
@@ -65,7 +65,7 @@ class Workload:
 @pytest.fixture(autouse=True)
 def _many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a crash finds a copy between two of its writes, and between two moves of its extents."""
-    monkeypatch.setattr("magnetar.storage.flush.SLICE_BYTES", 600)
+    monkeypatch.setattr("magnetar.storage.write_cache.SLICE_BYTES", 600)
     monkeypatch.setattr("magnetar.storage.entry_log.compaction.SLICE_BYTES", 600)
     monkeypatch.setattr("magnetar.storage.entry_log.compaction._MOVES_MAX", 6)
 

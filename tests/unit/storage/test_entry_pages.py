@@ -11,7 +11,7 @@ from magnetar.runtime.runtime import Runtime
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.index.extents import BlockPlace, Extent, extents_of
 from magnetar.storage.index.location_index import IndexBatch, LocationIndex
-from magnetar.storage.index.memory_store import MemoryStore
+from magnetar.storage.index.ordered_store import MemoryStore
 from magnetar.storage.ledger_storage import entry_pages
 from magnetar.storage.write_cache import WriteCache
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from magnetar.errors import LedgerMissingError, MetadataUnavailableError
-from magnetar.storage.entry_log.garbage import GarbageCollector
+from magnetar.storage.entry_log.compaction import GarbageCollector
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import KEY, World, add, entry_bytes, listed, small_config
@@ -95,7 +95,7 @@ async def test_a_tombstone_is_not_deleted_again(storage: LedgerStorage) -> None:
     garbage = collector(storage, Catalogue())
     assert await garbage.collect() == 1
     assert await garbage.collect() == 0
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
 
 
 async def test_ledgers_made_and_written_while_the_metadata_is_listed_stay(storage: LedgerStorage) -> None:

@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import JournalDamagedError, MagnetarError
-from magnetar.sim.devices.device import Crash, Fault, SimDevice
+from magnetar.sim.device import Crash, Fault, SimDevice
 from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import DiskFullError, JournalDamagedError
-from magnetar.sim.devices.device import Crash, SimDevice
+from magnetar.sim.device import Crash, SimDevice
 from magnetar.storage.journal.files import RESERVE_BYTES
 from magnetar.storage.journal.format import FILE_HEADER_BYTES, RecordKind
 from tests.unit.storage.journal_worlds import Life, files, live, numbered, wait_until

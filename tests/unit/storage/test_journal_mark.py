@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from magnetar.errors import DiskError, MagnetarError, MarkDamagedError
 from magnetar.runtime.disk import Disk
-from magnetar.sim.devices.device import Crash, Fault, SimDevice
-from magnetar.sim.devices.disk import SimDisk
-from magnetar.storage.journal.mark import JournalMark, Marks, decode_marks, encode_mark, encode_marks
+from magnetar.sim.device import Crash, Fault, SimDevice
+from magnetar.sim.disk import SimDisk
+from magnetar.storage.journal.mark import ONLY, JournalMark, Marks, decode_marks, encode_marks
 
 ROOTS = ("ledgers-1", "ledgers-2", "ledgers-3")
 
@@ -44,11 +44,11 @@ def test_mark_comes_back_and_no_part_of_it_does(sequence: int) -> None:
 
 def test_one_journals_file_is_as_it_always_was() -> None:
     data = bytes.fromhex("4d4e4c4d 00000001 0000000000000011 8f972f7f".replace(" ", ""))
-    assert encode_mark(17) == encode_marks(Marks({"/only": 17})) == data
+    assert encode_marks(Marks({"/only": 17})) == data
 
 
 def test_no_flipped_bit_leaves_a_mark_intact() -> None:
-    for data in (encode_mark(17), encode_marks(Marks({"/a": 17, "/b": 3}, {"/c": 4}))):
+    for data in (encode_marks(Marks({ONLY: 17})), encode_marks(Marks({"/a": 17, "/b": 3}, {"/c": 4}))):
         for bit in range(8 * len(data)):
             damaged = bytearray(data)
             damaged[bit // 8] ^= 1 << bit % 8
@@ -60,7 +60,7 @@ async def test_absent_mark_is_zero_and_a_moved_one_survives() -> None:
     mark = await opened(device)
     assert mark.sequence == 0
     for sequence in (5, 5, 70_000):
-        await mark.move(sequence)
+        await mark.move_all({ONLY: sequence})
         assert mark.sequence == sequence
     assert await mark_after(device, Crash.DROP_UNSYNCED) == 70_000
 
@@ -69,7 +69,7 @@ async def test_directory_without_a_mark_counts_as_zero() -> None:
     device = SimDevice()
     disks = await directories(device)
     first = dict(list(disks.items())[:2])
-    await (await JournalMark.open(first)).move(9)
+    await (await JournalMark.open(first)).move_all({ONLY: 9})
     assert (await JournalMark.open(first)).sequence == 9
     assert (await JournalMark.open(disks)).sequence == 0
 
@@ -79,8 +79,8 @@ async def test_crash_at_any_moment_leaves_the_old_mark_or_the_new_one() -> None:
     for seed in range(60):
         device = SimDevice(seed=str(seed))
         mark = await opened(device)
-        await mark.move(5)
-        moving = asyncio.create_task(mark.move(8))
+        await mark.move_all({ONLY: 5})
+        moving = asyncio.create_task(mark.move_all({ONLY: 8}))
         for _ in range(seed):
             await asyncio.sleep(0)
         was_moved = mark.sequence == 8
@@ -95,14 +95,14 @@ async def test_crash_at_any_moment_leaves_the_old_mark_or_the_new_one() -> None:
 async def test_mark_of_the_slowest_directory_is_in_force() -> None:
     device = SimDevice()
     mark = await opened(device)
-    await mark.move(5)
+    await mark.move_all({ONLY: 5})
     device.faults.strike_next(Fault.WRITE_ERROR, "ledgers-2/lastmark.tmp")
     with pytest.raises(DiskError):
-        await mark.move(8)
+        await mark.move_all({ONLY: 8})
     assert mark.sequence == 5
     assert await mark_after(device, Crash.KILL) == 5
     again = await opened(device)
-    await again.move(8)
+    await again.move_all({ONLY: 8})
     assert await mark_after(device, Crash.DROP_UNSYNCED) == 8
 
 
@@ -110,25 +110,25 @@ async def test_mark_whose_directory_could_not_be_synced_is_written_again_before_
     """It is found by the next process, and is gone with the power: until then it lets go what is needed afterwards."""
     device = SimDevice()
     mark = await opened(device)
-    await mark.move(5)
+    await mark.move_all({ONLY: 5})
     device.faults.strike_next(Fault.SYNC_ERROR, "ledgers-1")
     with pytest.raises(DiskError):
-        await mark.move(8)
+        await mark.move_all({ONLY: 8})
     device.crash(Crash.KILL)
-    await (await opened(device)).move(8)
+    await (await opened(device)).move_all({ONLY: 8})
     assert await mark_after(device, Crash.DROP_UNSYNCED) == 8
 
 
 async def test_mark_never_goes_back() -> None:
     mark = await opened(SimDevice())
-    await mark.move(5)
+    await mark.move_all({ONLY: 5})
     with pytest.raises(AssertionError, match="cannot go back"):
-        await mark.move(4)
+        await mark.move_all({ONLY: 4})
 
 
 async def test_damaged_mark_is_named_with_what_to_do() -> None:
     device = SimDevice()
-    await (await opened(device)).move(5)
+    await (await opened(device)).move_all({ONLY: 5})
     device.flip_bit("ledgers-2/lastmark", 10)
     with pytest.raises(
         MarkDamagedError, match=r"/data/ledgers-2/lastmark is damaged.*copy lastmark from another.*bookie limbo"
@@ -148,7 +148,7 @@ async def test_several_journals_keep_a_mark_each() -> None:
 
 async def test_the_mark_of_the_only_journal_becomes_that_of_the_first_of_several() -> None:
     disks = await directories(SimDevice())
-    await (await JournalMark.open(disks)).move(9)
+    await (await JournalMark.open(disks)).move_all({ONLY: 9})
     marks = await JournalMark.open(disks, ("/a", "/b"))
     assert (marks.positions, marks.has_same_journals) == ({"/a": 9, "/b": 0}, False)
     await marks.move_all({"/a": 9, "/b": 0})
@@ -203,13 +203,13 @@ async def test_a_crash_while_several_marks_move_leaves_each_old_or_new() -> None
 
 async def test_each_sync_is_needed() -> None:
     device = SimDevice()
-    await (await opened(device)).move(5)
+    await (await opened(device)).move_all({ONLY: 5})
     sites = list(device.sites.counts)
     assert len(sites) == 2
     for site in sites:
         device = SimDevice()
         device.sites.ignored.add(site)
-        await (await opened(device)).move(5)
+        await (await opened(device)).move_all({ONLY: 5})
         try:
             assert await mark_after(device, Crash.DROP_UNSYNCED) == 5
         except (AssertionError, MagnetarError):

@@ -7,10 +7,10 @@ import tracemalloc
 
 import pytest
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import JournalDamagedError
-from magnetar.sim.devices.device import Crash, SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import Crash, SimDevice
+from magnetar.sim.disk import SimDisk
 from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
     FileHeader,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import JournalDamagedError, SyncFailedError
-from magnetar.sim.devices.device import Crash, Fault, SimDevice
+from magnetar.sim.device import Crash, Fault, SimDevice
 from magnetar.sim.effort import measured
 from magnetar.storage.journal.format import FILE_HEADER_BYTES, decode_file_header, decode_group_header, file_name
 from tests.unit.storage.journal_worlds import Life, files, live, numbered, replay_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import SyncFailedError
-from magnetar.sim.devices.device import Crash, Fault, SimDevice
+from magnetar.sim.device import Crash, Fault, SimDevice
 from magnetar.storage.journal.files import RoomPolicy
 from magnetar.storage.journal.format import file_name
 from tests.unit.storage.journal_worlds import live, numbered, replay_of, wait_until

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.storage.journal import chunked_file
-from magnetar.storage.journal.chunked_file import Window
+from magnetar.storage.journal import replay
+from magnetar.storage.journal.replay import Window
 
 PATTERN = b"magic"
 
@@ -37,7 +37,7 @@ async def all_places(window: Window, offset: int = 0) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_file, "PIECE_BYTES", 64)
+    monkeypatch.setattr(replay, "PIECE_BYTES", 64)
 
 
 def window_on(content: bytes) -> tuple[Window, CountedFile]:

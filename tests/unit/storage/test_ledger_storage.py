@@ -20,7 +20,7 @@ from magnetar.errors import (
     SyncFailedError,
     TombstonesFullError,
 )
-from magnetar.sim.devices.device import DiskTiming, Fault
+from magnetar.sim.device import DiskTiming, Fault
 from magnetar.sim.seeds import Delay
 from magnetar.storage.entry_log.format import Block
 from magnetar.storage.entry_log.writer import NewBlock
@@ -47,7 +47,7 @@ Open: TypeAlias = Callable[..., Awaitable[LedgerStorage]]
 @pytest.fixture(autouse=True)
 def _many_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a flush of a few entries is many writes."""
-    monkeypatch.setattr("magnetar.storage.flush.SLICE_BYTES", 600)
+    monkeypatch.setattr("magnetar.storage.write_cache.SLICE_BYTES", 600)
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -174,7 +174,7 @@ async def test_sequential_reader_costs_one_log_read_per_read_ahead(tmp_path: Pat
     await storage.flush()
     for entry in range(1000):
         await storage.get_entry(7, entry)
-    assert storage.statistics().log_reads <= 1_100_000 // 60_000 + 2
+    assert storage.logs.reads <= 1_100_000 // 60_000 + 2
     await storage.aclose()
 
 
@@ -185,7 +185,7 @@ async def test_reads_in_flight_together_share_a_log_read(tmp_path: Path) -> None
     await storage.flush()
     found = await asyncio.gather(*(storage.get_entry(7, entry) for entry in range(200)))
     assert [bytes(entry) for entry in found] == [entry_bytes(7, entry, 100) for entry in range(200)]
-    assert storage.statistics().log_reads <= 2
+    assert storage.logs.reads <= 2
     await storage.aclose()
 
 
@@ -378,7 +378,7 @@ async def test_full_disk_loses_nothing_and_the_flush_succeeds_when_there_is_room
         with pytest.raises(DiskFullError):
             await storage.flush()
         await check(storage, expected | before)
-        assert storage.statistics().mark == 0
+        assert storage.mark == 0
     world.devices[0].capacity_bytes = None
     assert world.devices[0].usage().free_bytes == used.free_bytes  # What failed was taken back.
     late = {(8, entry): entry_bytes(8, entry) for entry in range(3)}
@@ -430,10 +430,10 @@ async def test_full_index_loses_nothing_and_only_the_batch_is_tried_again() -> N
     world.image.fail_next_write = DiskFullError("no room")
     with pytest.raises(DiskFullError):
         await storage.flush()
-    logs = storage.statistics().logs
+    logs = storage.dirs.log_ids()
     await check(storage, expected)
     await storage.flush()
-    assert storage.statistics().logs == logs
+    assert storage.dirs.log_ids() == logs
     await check(storage, expected)
     await storage.aclose()
 
@@ -483,10 +483,10 @@ async def test_tombstones_expire_only_where_the_index_has_room() -> None:
     world.devices[0].leave_room(249)
     with pytest.raises(DiskFullError, match="index_reserve_bytes"):
         await storage.expire_tombstones()
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
     world.devices[0].capacity_bytes = None
     assert await storage.expire_tombstones() == 1
-    assert storage.statistics().tombstones == 0
+    assert storage.tombstones.count == 0
     await storage.aclose()
 
 
@@ -498,7 +498,7 @@ async def test_failed_sync_of_a_log_ends_all_flushing() -> None:
     for _ in range(2):
         with pytest.raises(SyncFailedError):
             await storage.flush()
-    assert storage.statistics().mark == 0
+    assert storage.mark == 0
     assert await world.index().mark() is None
     await storage.aclose()
 
@@ -741,11 +741,11 @@ async def test_fence_outlives_the_deletion_of_its_ledger(reopen: Open) -> None:
     assert flags is not None
     assert flags.fenced
     assert flags.deleted_at_ms is not None
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
     with pytest.raises(LedgerMissingError):
         await storage.get_entry(7, 0)
     await storage.delete_ledger(7)
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
 
 
 async def test_tombstones_expire_after_a_week_and_not_before() -> None:
@@ -759,7 +759,7 @@ async def test_tombstones_expire_after_a_week_and_not_before() -> None:
     storage = await a_while_later(world, storage, 120_000)
     assert await storage.expire_tombstones() == 1
     assert await storage.get_flags(7) is None
-    assert storage.statistics().tombstones == 0
+    assert storage.tombstones.count == 0
     await storage.aclose()
 
 
@@ -815,13 +815,13 @@ async def test_too_many_tombstones_keep_a_fence_and_let_the_entries_go() -> None
     assert await storage.get_flags(2) == LedgerFlags(fenced=True)
     with pytest.raises(TombstonesFullError, match="tombstones_max"):
         await storage.delete_ledger(2)
-    assert storage.statistics().tombstones == 2
+    assert storage.tombstones.count == 2
     add(storage, [entry_bytes(3, 0)])
     await storage.delete_ledger(3)
     storage = await a_while_later(world, storage, 8 * DAY_MS)
     assert await storage.expire_tombstones() == 2
     await storage.delete_ledger(2)
-    assert storage.statistics().tombstones == 1
+    assert storage.tombstones.count == 1
     await storage.aclose()
 
 
@@ -832,7 +832,7 @@ async def test_ledger_used_again_after_its_deletion_is_still_fenced_and_does_not
     await storage.delete_ledger(7)
     add(storage, [entry_bytes(7, 0)])
     await change_flags(storage, 7, master_key=KEY)
-    assert storage.statistics().tombstones == 0
+    assert storage.tombstones.count == 0
     await storage.flush()
     world.machine.clock.jump(30 * DAY_MS)
     assert await storage.expire_tombstones() == 0

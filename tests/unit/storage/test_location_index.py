@@ -13,11 +13,10 @@ from magnetar.runtime.system import SystemRuntime
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.index import rocksdb_store
 from magnetar.storage.index.location_index import IndexBatch, LocationIndex
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
-from magnetar.storage.index.ordered_store import Changes
+from magnetar.storage.index.ordered_store import Changes, MemoryImage, MemoryStore
 from magnetar.storage.index.rocksdb_store import RocksDbStore, translate
-from magnetar.storage.open_storage import open_rocksdb_index
-from magnetar.testing.contracts.location_index import IndexHarness, LocationIndexContract, extents
+from magnetar.storage.ledger_storage import open_rocksdb_index
+from tests.contracts.location_index import IndexHarness, LocationIndexContract, extents
 from tests.unit.storage.full_device import FullDevice, FullOnce
 
 
@@ -36,7 +35,7 @@ class MemoryHarness(IndexHarness):
         self._open()
 
     async def crash(self) -> None:
-        from magnetar.sim.devices.device import Crash
+        from magnetar.sim.device import Crash
 
         self.machine.crash(Crash.POWER_LOSS)
         self._open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.storage.entry_log.format import BLOCK_HEADER_BYTES, ENTRIES, decode_block, encode_block
-from magnetar.storage.read_cache import LedgerRun, ReadCache, ledger_run
+from magnetar.storage.reads import LedgerRun, ReadCache, ledger_run
 from tests.unit.storage.samples import chunk_of, entry_bytes
 
 

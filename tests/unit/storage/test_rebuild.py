@@ -15,10 +15,10 @@ from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.entry_log.reader import EntryLogReader
 from magnetar.storage.index.extents import Extent
 from magnetar.storage.index.location_index import LocationIndex
-from magnetar.storage.index.memory_store import MemoryImage
+from magnetar.storage.index.ordered_store import MemoryImage
 from magnetar.storage.index.rebuild import RebuildReport, rebuild_index
 from magnetar.storage.ledger_flags import LedgerFlags
-from magnetar.storage.open_storage import open_rocksdb_index
+from magnetar.storage.ledger_storage import open_rocksdb_index
 from tests.unit.storage.samples import KEY, World, add, change_flags, check, entry_bytes, real_storage, small_config
 
 

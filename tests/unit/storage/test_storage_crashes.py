@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from magnetar.errors import MagnetarError
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.storage.ledger_flags import LedgerFlags
 from magnetar.storage.ledger_storage import LedgerStorage
 from tests.unit.storage.samples import KEY, World, add, check, entry_bytes, listed, small_config
@@ -58,7 +58,7 @@ class Workload:
 @pytest.fixture(autouse=True)
 def _many_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a crash finds a flush between two of its writes."""
-    monkeypatch.setattr("magnetar.storage.flush.SLICE_BYTES", 600)
+    monkeypatch.setattr("magnetar.storage.write_cache.SLICE_BYTES", 600)
 
 
 @pytest.mark.parametrize("kind", list(Crash))

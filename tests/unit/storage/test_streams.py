@@ -51,7 +51,7 @@ def test_quiet_streams_are_forgotten_and_deleted_ledgers_too() -> None:
     found = streams()
     for ledger_id in range(STREAMS_MAX + 10):
         found.end(ledger_id, range(10), 800)
-    assert len(found) == STREAMS_MAX
+    assert len(found._streams) == STREAMS_MAX
     assert found.begin(0, 10).ahead_bytes == MIN
     found.forget(STREAMS_MAX)
     assert found.begin(STREAMS_MAX, 10).ahead_bytes == MIN

@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
-from magnetar.config.cursor import CursorConfig
 from magnetar.config.metadata import MetadataConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import (
     LedgerClosedError,
     LedgerFencedError,

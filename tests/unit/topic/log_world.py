@@ -19,8 +19,8 @@ from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.testing.cluster import BookieCluster, small_config
 from magnetar.testing.waiting import until
-from magnetar.topic.log.context import LogContext
 from magnetar.topic.log.log import TopicLog
+from magnetar.topic.log.managed_ledger import LogContext
 from magnetar.topic.log.tail_cache import TailCache
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position

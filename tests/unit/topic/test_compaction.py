@@ -25,7 +25,7 @@ from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.compression import compress, decompress
-from magnetar.wire.pulsar.batch import encode_batched_message, messages_of_batch
+from magnetar.wire.pulsar.entry import encode_batched_message, messages_of_batch
 from magnetar.wire.pulsar.frames import verify_checksum, with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZLIB, MessageIdData, MessageMetadata, SingleMessageMetadata
 from tests.unit.topic.log_world import Heard, LogWorld, drop_tail, log_world, message, text_of
@@ -275,7 +275,7 @@ async def test_nothing_new_is_not_compacted_again() -> None:
 async def test_two_compactions_do_not_run_at_once() -> None:
     async with log_world() as world:
         topic = await compacting(world)
-        topic.compaction._is_running = True
+        topic.compaction.is_running = True
         with pytest.raises(CompactionError):
             await topic.compaction.run(topic.cursor)
 

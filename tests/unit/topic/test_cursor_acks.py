@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import BATCH_MESSAGES_MAX, AckState, words_of
 from magnetar.topic.cursor.codec import node_with_state, restore_acks, state_in_entry, state_in_node, take_snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import CursorFencedError, MagnetarError
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.topic.cursor.cursors import Cursors

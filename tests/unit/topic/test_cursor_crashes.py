@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import CursorFencedError, MagnetarError
 from magnetar.topic.cursor.cursors import Cursor, Cursors
 from magnetar.topic.position import EARLIEST, Position

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import CursorClosedError, CursorFencedError, CursorNotStoredError, SubscriptionFencedError
 from magnetar.topic.cursor.cursors import Cursor
 from magnetar.topic.position import EARLIEST, LATEST, Position

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import AckState
 from magnetar.topic.cursor.codec import (

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import MalformedMetadataError
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import AckState

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import Call, Query, Route
 from magnetar.admin.http.errors import NOT_FOUND, RestError
-from magnetar.admin.http.route import Query, Route
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.documents import Document
 from magnetar.errors import NoNodeError
@@ -31,17 +30,13 @@ async def list_bookies(call: Call) -> dict[str, Any]:
     return {"bookies": [{"bookieId": name} for name in sorted(names)]}
 
 
-async def _racks(call: Call) -> Document:
-    return await call.service.resources.documents.read(paths.BOOKIES) or {}
-
-
 async def get_racks(call: Call) -> Document:
-    return await _racks(call)
+    return await call.service.resources.documents.read(paths.BOOKIES) or {}
 
 
 async def get_rack(call: Call) -> Any:
     bookie = call.name("bookie")
-    for group in (await _racks(call)).values():
+    for group in (await get_racks(call)).values():
         if bookie in group:
             return group[bookie]
     raise RestError(NOT_FOUND, f"Bookie address not found: {bookie}")
@@ -69,17 +64,11 @@ def _without(racks: Document, bookie: str) -> Document:
 
 
 _ALL, _ONE = "/admin/v2/bookies", "/admin/v2/bookies/racks-info/{bookie}"
+_GROUP = (Query("group", "default, if not given", "string"),)
 ROUTES = [
     Route("GET", f"{_ALL}/all", "List the registered bookies", list_bookies),
     Route("GET", f"{_ALL}/racks-info", "Get the racks of all bookies", get_racks),
     Route("GET", _ONE, "Get the rack of a bookie", get_rack),
-    Route(
-        "POST",
-        _ONE,
-        "Set the rack of a bookie",
-        set_rack,
-        query=(Query("group", "default, if not given", "string"),),
-        body="BookieInfo: rack, hostname",
-    ),
+    Route("POST", _ONE, "Set the rack of a bookie", set_rack, query=_GROUP, body="BookieInfo: rack, hostname"),
     Route("DELETE", _ONE, "Forget the rack of a bookie", delete_rack),
 ]

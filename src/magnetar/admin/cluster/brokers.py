@@ -10,10 +10,9 @@ import asyncio
 import dataclasses
 from typing import Any, Final
 
-from magnetar.admin.http.call import Call, Reply
+from magnetar.admin.http.call import Call, Query, Reply, Route
 from magnetar.admin.http.errors import NOT_FOUND, UNAVAILABLE, RestError
-from magnetar.admin.http.route import Query, Route
-from magnetar.broker.publishing.producer import Producer, ProducerOptions
+from magnetar.broker.publishing.producers import Producer, ProducerOptions
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.knobs import MASK, knobs_of
 from magnetar.errors import MagnetarError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar.admin.http.call import Call, Reply
+from magnetar.admin.http.call import Call, Query, Reply, Route
 from magnetar.admin.http.errors import PRECONDITION_FAILED, RestError
-from magnetar.admin.http.route import Query, Route
 from magnetar.broker.front_end import PULSAR
 from magnetar.errors import NotAllowedError
 from magnetar.names import Domain, TopicName
@@ -35,13 +34,8 @@ async def get_bundle(call: Call) -> Reply:
 
 
 _ONE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+_LISTENER = (Query("listenerName", "an advertised listener", "string"),)
 ROUTES = [
-    Route(
-        "GET",
-        _ONE,
-        "Find the broker that serves a topic",
-        look_up,
-        query=(Query("listenerName", "an advertised listener", "string"),),
-    ),
+    Route("GET", _ONE, "Find the broker that serves a topic", look_up, query=_LISTENER),
     Route("GET", f"{_ONE}/bundle", "Get the bundle that a topic is in", get_bundle),
 ]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar.admin.http.call import Call, Reply
+from magnetar.admin.http.call import Call, Query, Reply, Route
 from magnetar.admin.http.errors import CONFLICT, NOT_FOUND, PRECONDITION_FAILED, RestError, refusing_malformed
-from magnetar.admin.http.route import Query, Route
 from magnetar.broker.policies.registry import known_policies
 from magnetar.broker.policies.values import Json, names, nested, number
 from magnetar.broker.resources.bundles import Bundles

@@ -5,7 +5,7 @@ own nodes there (registrations, cookies) and the cluster's own nodes may be read
 refused, as they would live as long as this broker, except those by which ledger ids are counted.
 
 Format:    The answer is a result, or the error's class, so that the other side raises the same
-           (metadata/relay/codec.py).
+           (metadata/relay.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from magnetar.admin.http.call import Call, Reply
+from magnetar.admin.http.call import Call, Reply, Route
 from magnetar.admin.http.errors import BAD_REQUEST, CONFLICT, FAILED, NOT_FOUND, UNAVAILABLE
-from magnetar.admin.http.route import Route
 from magnetar.errors import (
     AccessDeniedError,
     BadVersionError,
@@ -30,7 +29,7 @@ from magnetar.errors import (
 )
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.paths import check_path
-from magnetar.metadata.relay.codec import RELAY_PATH, decode_request, encode_error, encode_result, is_id_node
+from magnetar.metadata.relay import RELAY_PATH, decode_request, encode_error, encode_result, is_id_node
 from magnetar.metadata.store import (
     Check,
     Children,
@@ -73,7 +72,6 @@ class Permissions:
         self._kept = (paths.available, paths.cookies, paths.instance_id, paths.layout)
 
     def check(self, request: Request) -> None:
-        """Raises AccessDeniedError for a request that is not allowed."""
         match request:
             case Get(path) | Children(path):
                 if not _is_below(path, self._readable):
@@ -176,5 +174,5 @@ ROUTES = [
         "Perform one operation on the metadata of ledgers and sinks",
         relay,
         body='an operation, such as {"op": "get", "path": "/ledgers/00/0000/L0001"}',
-    ),
+    )
 ]

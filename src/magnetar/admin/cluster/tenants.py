@@ -1,16 +1,66 @@
-"""/admin/v2/tenants"""
+"""/admin/v2/clusters and /admin/v2/tenants: what namespaces belong to."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from magnetar.admin.cluster.namespaces import delete_namespace_of
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import Call, Query, Route
 from magnetar.admin.http.errors import CONFLICT, PRECONDITION_FAILED, RestError, refusing_malformed
-from magnetar.admin.http.route import Query, Route
-from magnetar.broker.policies.values import names
+from magnetar.broker.policies.values import names, text
+from magnetar.broker.resources.namespaces import new_cluster
 
-_BODY = "TenantInfo: adminRoles, allowedClusters"
+_URLS = ("serviceUrl", "serviceUrlTls", "brokerServiceUrl", "brokerServiceUrlTls")
+
+
+async def list_clusters(call: Call) -> list[str]:
+    return sorted(await call.service.resources.clusters.names())
+
+
+async def get_cluster(call: Call) -> dict[str, Any]:
+    return await call.service.resources.clusters.get(call.name("cluster"))
+
+
+async def create_cluster(call: Call) -> None:
+    document = new_cluster() | _given(call)
+    await call.service.resources.clusters.create(call.name("cluster"), document)
+
+
+async def update_cluster(call: Call) -> None:
+    given = _given(call)
+    await call.service.resources.clusters.update(call.name("cluster"), lambda found: found | given)
+
+
+def _given(call: Call) -> dict[str, Any]:
+    given = {name: value for name, value in call.json_object().items() if value is not None}
+    with refusing_malformed():
+        names(given, "peerClusterNames")
+        for url in _URLS:
+            text(given, url)
+    return given
+
+
+async def delete_cluster(call: Call) -> None:
+    name, resources = call.name("cluster"), call.service.resources
+    for tenant in await resources.tenants.names():
+        for namespace in await resources.namespaces.names(tenant):
+            if name in ((await resources.namespaces.policies(namespace)).get("replication_clusters") or ()):
+                raise RestError(PRECONDITION_FAILED, f"Cluster not empty: namespace {namespace} uses it")
+    await resources.clusters.delete(name)
+
+
+async def get_peers(call: Call) -> list[str]:
+    return list((await call.service.resources.clusters.get(call.name("cluster"))).get("peerClusterNames") or [])
+
+
+async def set_peers(call: Call) -> None:
+    name, peers = call.name("cluster"), call.json_names()
+    if name in peers:
+        raise RestError(PRECONDITION_FAILED, f"{name} itself can't be part of peer-list")
+    known = await call.service.resources.clusters.names()
+    if unknown := [each for each in peers if each not in known]:
+        raise RestError(PRECONDITION_FAILED, f"Peer cluster {unknown[0]} does not exist")
+    await call.service.resources.clusters.update(name, lambda found: found | {"peerClusterNames": peers})
 
 
 async def list_tenants(call: Call) -> list[str]:
@@ -54,10 +104,7 @@ async def _checked(call: Call) -> dict[str, Any]:
         raise RestError(PRECONDITION_FAILED, f"Clusters do not exist: {unknown[0]!r}")
     with refusing_malformed():
         roles = names(body, "adminRoles")
-    return {
-        "adminRoles": sorted(set(roles)),
-        "allowedClusters": sorted({str(each) for each in clusters}),
-    }
+    return {"adminRoles": sorted(set(roles)), "allowedClusters": sorted({str(each) for each in clusters})}
 
 
 async def _clusters_in_use(call: Call) -> set[str]:
@@ -68,17 +115,22 @@ async def _clusters_in_use(call: Call) -> set[str]:
     return used
 
 
-_ALL, _ONE = "/admin/v2/tenants", "/admin/v2/tenants/{tenant}"
+_CLUSTERS, _CLUSTER = "/admin/v2/clusters", "/admin/v2/clusters/{cluster}"
+_TENANTS, _TENANT = "/admin/v2/tenants", "/admin/v2/tenants/{tenant}"
+_CLUSTER_BODY = "ClusterData: serviceUrl, brokerServiceUrl, …"
+_TENANT_BODY = "TenantInfo: adminRoles, allowedClusters"
+_FORCE = (Query("force", "with all its namespaces and topics"),)
 ROUTES = [
-    Route("GET", _ALL, "List the tenants", list_tenants),
-    Route("GET", _ONE, "Get the description of a tenant", get_tenant),
-    Route("PUT", _ONE, "Create a tenant", create_tenant, body=_BODY),
-    Route("POST", _ONE, "Update a tenant", update_tenant, body=_BODY),
-    Route(
-        "DELETE",
-        _ONE,
-        "Delete a tenant",
-        delete_tenant,
-        query=(Query("force", "with all its namespaces and topics"),),
-    ),
+    Route("GET", _TENANTS, "List the tenants", list_tenants),
+    Route("GET", _TENANT, "Get the description of a tenant", get_tenant),
+    Route("PUT", _TENANT, "Create a tenant", create_tenant, body=_TENANT_BODY),
+    Route("POST", _TENANT, "Update a tenant", update_tenant, body=_TENANT_BODY),
+    Route("DELETE", _TENANT, "Delete a tenant", delete_tenant, query=_FORCE),
+    Route("GET", _CLUSTERS, "List the clusters", list_clusters),
+    Route("GET", _CLUSTER, "Get the description of a cluster", get_cluster),
+    Route("PUT", _CLUSTER, "Make a cluster known", create_cluster, body=_CLUSTER_BODY),
+    Route("POST", _CLUSTER, "Change the description of a cluster", update_cluster, body=_CLUSTER_BODY),
+    Route("DELETE", _CLUSTER, "Forget a cluster", delete_cluster),
+    Route("GET", f"{_CLUSTER}/peers", "Get the peers of a cluster", get_peers),
+    Route("POST", f"{_CLUSTER}/peers", "Set the peers of a cluster", set_peers, body="a list of clusters"),
 ]

@@ -88,9 +88,6 @@ class Streamed:
     content_type: str
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
-
-
 async def write_json(answer: Answer, value: Any) -> None:
     if isinstance(value, Members):
         await _write_members(answer, value)

@@ -1,7 +1,8 @@
-"""Call: one request as its handler sees it, with names, flags and JSON, independent of the HTTP server.
+"""What a handler works with: a `Route` that declares a request, and a `Call`, one request as its handler sees it.
 
-What a handler returns is answered as JSON; None as 204, or as an empty 200 where something was requested; a `Reply` as
-it is. `AdminContext` is what all requests share.
+A call has names, flags and JSON, independent of the HTTP server. What a handler returns is answered as JSON; None as
+204, or as an empty 200 where something was requested; a `Reply` as it is. `AdminContext` is what all requests share.
+The server, OpenAPI and the docs are made from the routes.
 
 Format:    The path is matched as it came, so that an encoded slash is a part of a name; its parts are decoded here, as
            `application/x-www-form-urlencoded`, which is what Pulsar's clients write. JSON of a client is accepted only
@@ -14,9 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, ElsewhereError, RestError
 from magnetar.admin.stats.rates import RateBook
@@ -29,6 +30,8 @@ from magnetar.broker.topics.topic import Topic
 from magnetar.names import Domain, NamespaceName, TopicName, decode_name
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.slices import Slices
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,7 @@ class Call:
     def service(self) -> BrokerService:
         return self.context.broker.service
 
-    # --- names --------------------------------------------------------------------------------------------------------
-
     def name(self, part: str) -> str:
-        """Returns a part of the path, decoded."""
         return decode_name(self.path[part])
 
     @property
@@ -121,8 +121,6 @@ class Call:
     @property
     def topic(self) -> TopicName:
         return self.namespace.topic(self.name("topic"), self.domain)
-
-    # --- what was sent ------------------------------------------------------------------------------------------------
 
     def flag(self, name: str, default: bool = False) -> bool:
         text = self.query.get(name)
@@ -146,10 +144,7 @@ class Call:
             raise RestError(BAD_REQUEST, f"the body is not valid JSON: {error}") from None
 
     def json_object(self) -> dict[str, Any]:
-        found = self.json()
-        if not isinstance(found, dict):
-            raise RestError(BAD_REQUEST, f"the body must be a JSON object, not {_kind(found)}")
-        return found
+        return self._json_of(dict, "a JSON object")
 
     def json_names(self) -> list[str]:
         found = self.json()
@@ -165,18 +160,16 @@ class Call:
         return found
 
     def json_integer(self) -> int:
-        found = self.json()
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise RestError(BAD_REQUEST, f"the body must be an integer, not {_kind(found)}")
-        return found
+        return self._json_of(int, "an integer")
 
     def json_flag(self) -> bool:
-        found = self.json()
-        if not isinstance(found, bool):
-            raise RestError(BAD_REQUEST, f"the body must be true or false, not {_kind(found)}")
-        return found
+        return self._json_of(bool, "true or false")
 
-    # --- topics -------------------------------------------------------------------------------------------------------
+    def _json_of(self, kind: type[T], what: str) -> T:
+        found = self.json()
+        if type(found) is not kind:  # A bool is no integer.
+            raise RestError(BAD_REQUEST, f"the body must be {what}, not {_kind(found)}")
+        return found
 
     async def partitions(self) -> int:
         """Returns the partitions of the topic in the path; 0 if it is not partitioned. Makes nothing."""
@@ -184,7 +177,6 @@ class Call:
         return 0 if found is None else found.partitions
 
     async def topics(self) -> list[TopicName]:
-        """Returns the topic itself, or all its partitions."""
         count = await self.partitions()
         return [self.topic.with_partition(index) for index in range(count)] if count else [self.topic]
 
@@ -219,3 +211,40 @@ def _integer(text: str, name: str) -> int:
 
 def _kind(value: object) -> str:
     return "nothing" if value is None else f"{json.dumps(value)[:60]}"
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    name: str
+    what: str
+    type: str = "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    """The path, with `{parts}`; a part is one segment."""
+    summary: str
+    handler: Handler
+    query: tuple[Query, ...] = ()
+    body: str = ""
+    """The body of a request, in words; empty without one."""
+    domain: Domain = Domain.PERSISTENT
+
+    @property
+    def parts(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+TOPIC = "{tenant}/{namespace}/{topic}"
+
+
+def of_both_domains(
+    method: str, path: str, summary: str, handler: Handler, *, query: tuple[Query, ...] = (), body: str = ""
+) -> list[Route]:
+    """Makes a route for persistent and one for non-persistent topics; `path` is what follows the domain."""
+    return [Route(method, f"/admin/v2/{each}/{path}", summary, handler, query, body, each) for each in Domain]

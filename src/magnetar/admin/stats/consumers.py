@@ -6,7 +6,7 @@ from typing import Any
 
 from magnetar.admin.stats.rates import RateBook, iso
 from magnetar.broker.dispatch.statistics import ConsumerStatistics
-from magnetar.broker.publishing.producer import AccessMode, Producer
+from magnetar.broker.publishing.producers import AccessMode, Producer
 from magnetar.broker.subscriptions.consumer import Consumer
 
 _ACCESS_MODES = {

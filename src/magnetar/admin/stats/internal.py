@@ -24,7 +24,6 @@ from magnetar.schemas.storage import schema_path
 from magnetar.topic.chain import LedgerSpan
 from magnetar.topic.cursor.cursors import Cursor
 from magnetar.topic.log.managed_ledger import is_offloaded
-from magnetar.topic.position import Position
 
 _CURSOR_SECONDS_MAX = 10.0
 
@@ -43,7 +42,7 @@ async def internal_stats(service: BrokerService, topic: PersistentTopic, *, with
         "lastLedgerCreatedTimestamp": await _created(service, None if current is None else current.ledger_id),
         "waitingCursorsCount": sum(await slices.map(partial(_is_waiting, topic=topic), subscriptions)),
         "pendingAddEntriesCount": log.appends_waiting,
-        "lastConfirmedEntry": _text(log.last_confirmed),
+        "lastConfirmedEntry": str(log.last_confirmed),
         "state": "Terminated" if log.is_terminated else "Fenced" if log.is_fenced else "LedgerOpened",
         "ledgers": [await _ledger_of(span, client, slices, with_metadata=with_metadata) for span in spans],
         "cursors": dict(await slices.map(lambda cursor: (cursor.name, _cursor(topic, cursor)), list(topic.cursors))),
@@ -116,8 +115,8 @@ def _cursor(topic: PersistentTopic, cursor: Cursor) -> dict[str, Any]:
     is_waiting = subscription is not None and _is_waiting(subscription, topic)
     read = chain.next_position(seen.mark_delete) if next_read is None else next_read
     return {
-        "markDeletePosition": _text(seen.mark_delete),
-        "readPosition": _text(read),
+        "markDeletePosition": str(seen.mark_delete),
+        "readPosition": str(read),
         "waitingReadOp": is_waiting,
         "pendingReadOps": 0,
         "messagesConsumedCounter": chain.entries - seen.backlog_entries,
@@ -138,7 +137,7 @@ def _cursor(topic: PersistentTopic, cursor: Cursor) -> dict[str, Any]:
 
 def _ranges_text(cursor: Cursor) -> str:
     """Writes ranges open at the lower end, as Pulsar does."""
-    ranges = [f"({_text(first.previous)}..{_text(last)}]" for first, last in cursor.acknowledged_ranges()]
+    ranges = [f"({first.previous!s}..{last!s}]" for first, last in cursor.acknowledged_ranges()]
     return f"[{','.join(ranges)}]"
 
 
@@ -166,17 +165,8 @@ async def _compacted_ledger(topic: PersistentTopic, client: LedgerClient, *, wit
     if compacted is None:
         return {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
     return await _ledger(
-        client,
-        compacted.ledger_id,
-        compacted.entries,
-        compacted.size_bytes,
-        is_away=False,
-        with_metadata=with_metadata,
+        client, compacted.ledger_id, compacted.entries, compacted.size_bytes, is_away=False, with_metadata=with_metadata
     )
-
-
-def _text(position: Position) -> str:
-    return f"{position.ledger_id}:{position.entry_id}"
 
 
 async def internal_info(service: BrokerService, topic: PersistentTopic) -> dict[str, Any]:
@@ -238,7 +228,6 @@ _NO_CURSOR: dict[str, Any] = {
 
 
 def fleeting_internal_stats(topic: Topic) -> dict[str, Any]:
-    """Returns the statistics of a topic that stores nothing."""
     nothing = ("numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize")
     return {
         "entriesAddedCounter": topic.publisher.entries_in,

@@ -7,16 +7,16 @@ has not been seen for a whole window is shown with the average since it came.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from magnetar.broker.publishing.producer import Producer
+from magnetar.broker.publishing.producers import Producer
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.topic import SubscriptionLike
 from magnetar.runtime.runtime import Entropy
+from magnetar.runtime.uncancelled import end_task
 
 
 def iso(wall_ms: int) -> str:
@@ -29,8 +29,6 @@ def wall_ms_of(loop_s: float | None, entropy: Entropy) -> int:
         return 0
     return entropy.wall_ms() - round((asyncio.get_running_loop().time() - loop_s) * 1000)
 
-
-# --- rates ------------------------------------------------------------------------------------------------------------
 
 WINDOW_S = 60.0
 
@@ -74,10 +72,7 @@ class RateBook:
         self._task = self._loop.create_task(self._run(), name="admin-rates")
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     def of_producer(self, producer: Producer) -> tuple[float, ...]:
         return self._rates(producer, counts_of_producer(producer), producer.connected_ms)

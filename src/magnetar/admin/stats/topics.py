@@ -46,8 +46,6 @@ class MergedStats:
 
 
 class _Clients(dict[str, Stats]):
-    """Holds producers or consumers by name."""
-
     def add_all(self, clients: list[Stats]) -> None:
         for stats in clients:
             name = str(stats.get("producerName") or stats.get("consumerName"))

@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import Call, Query, Route
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, RestError
-from magnetar.admin.http.route import Query, Route
 from magnetar.broker.dispatch.blockers import Blocker
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.admin.http.call import Call, Reply
+from magnetar.admin.http.call import TOPIC, Call, Query, Reply, Route
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, PRECONDITION_FAILED, UNPROCESSABLE, RestError
-from magnetar.admin.http.route import TOPIC, Query, Route
 from magnetar.admin.stats.rates import iso
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.errors import MalformedEntryError
@@ -23,8 +22,8 @@ from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar.entry import EntryHead, parse_entry
+from magnetar.wire.pulsar.frames import text_of
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CompressionType, MessageMetadata
-from magnetar.wire.pulsar.text import text_of
 
 _LONG_MAX = 2**63 - 1
 
@@ -101,32 +100,13 @@ def _number(body: dict[str, Any], name: str, default: int | None = None) -> int:
 # --- a message as HTTP ------------------------------------------------------------------------------------------------
 
 _PAYLOAD_BYTES_MAX = 128 * 2**20
-_TIMES = (("publish_time", "publish-time"), ("event_time", "event-time"), ("deliver_at_time", "deliver-at-time"))
+_TIMES = ("publish_time", "event_time", "deliver_at_time")
 _PLAIN = (
-    ("null_value", "null-value"),
-    ("producer_name", "producer-name"),
-    ("sequence_id", "sequence-id"),
-    ("replicated_from", "replicated-from"),
-    ("partition_key", "partition-key"),
-    ("uncompressed_size", "uncompressed-size"),
-    ("encryption_algo", "encryption-algo"),
-    ("partition_key_b64_encoded", "partition-key-b64-encoded"),
-    ("marker_type", "marker-type"),
-    ("txnid_least_bits", "txnid-least-bits"),
-    ("txnid_most_bits", "txnid-most-bits"),
-    ("highest_sequence_id", "highest-sequence-id"),
-    ("uuid", "uuid"),
-    ("num_chunks_from_msg", "num-chunks-from-msg"),
-    ("total_chunk_msg_size", "total-chunk-msg-size"),
-    ("chunk_id", "chunk-id"),
-    ("null_partition_key", "null-partition-key"),
+    *("null_value", "producer_name", "sequence_id", "replicated_from", "partition_key", "uncompressed_size"),
+    *("encryption_algo", "partition_key_b64_encoded", "marker_type", "txnid_least_bits", "txnid_most_bits"),
+    *("highest_sequence_id", "uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id", "null_partition_key"),
 )
-_BINARY = (
-    ("encryption_param", "Base64-encryption-param"),
-    ("schema_version", "Base64-schema-version"),
-    ("ordering_key", "Base64-ordering-key"),
-)
-_COMPRESSION = (("compression", "compression"),)
+_BINARY = ("encryption_param", "schema_version", "ordering_key")
 
 
 def message_reply(entry: LogEntry) -> Reply:
@@ -146,10 +126,10 @@ def _headers(entry: LogEntry, head: EntryHead) -> Iterator[tuple[str, Any]]:
     yield "Is-Encrypted", bool(metadata.encryption_keys)
     for key in metadata.encryption_keys:
         yield "Base64-encryption-keys", base64.b64encode(key.SerializeToString()).decode()
-    for fields, shown in ((_TIMES, iso), (_PLAIN, _same), (_BINARY, _base64), (_COMPRESSION, CompressionType.Name)):
-        for source, name in fields:
-            if metadata.HasField(source):
-                yield name, shown(getattr(metadata, source))
+    for fields, prefix, shown in _FIELDS:
+        for name in fields:
+            if metadata.HasField(name):
+                yield prefix + name.replace("_", "-"), shown(getattr(metadata, name))
     yield "txn-uncommitted", False
 
 
@@ -177,6 +157,15 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
+_FIELDS: tuple[tuple[Sequence[Any], str, Callable[[Any], Any]], ...] = (
+    (_TIMES, "", iso),
+    (_PLAIN, "", _same),
+    (_BINARY, "Base64-", _base64),
+    (("compression",), "", CompressionType.Name),
+)
+"""Fields of the metadata that are headers of the same name, with the prefix and the form of their values."""
+
+
 def _safe(value: Any) -> str:
     """Makes the value one line of Latin characters, for a header."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -190,9 +179,6 @@ def _plain_payload(metadata: MessageMetadata, payload: bytes) -> bytes:
         return decompress(metadata.compression, payload, metadata.uncompressed_size, _PAYLOAD_BYTES_MAX)
     except MalformedEntryError as error:
         raise RestError(UNPROCESSABLE, f"the message cannot be decompressed: {error}") from None
-
-
-# --- routes -----------------------------------------------------------------------------------------------------------
 
 
 async def peek(call: Call) -> Reply:
@@ -268,6 +254,11 @@ async def backlog(call: Call) -> dict[str, Any]:
 
 
 _ONE = f"/admin/v2/persistent/{TOPIC}"
+_EXAMINED = (
+    Query("initialPosition", "earliest or latest", "string"),
+    Query("messagePosition", "the number of the message from there, from 1 on", "integer"),
+)
+_INDEX = (Query("index", "the index", "integer"),)
 ROUTES = [
     Route(
         "GET",
@@ -275,26 +266,11 @@ ROUTES = [
         "Get a message of the backlog, by its place in it",
         peek,
     ),
-    Route(
-        "GET",
-        f"{_ONE}/examinemessage",
-        "Get a message by its place in the topic",
-        examine,
-        query=(
-            Query("initialPosition", "earliest or latest", "string"),
-            Query("messagePosition", "the number of the message from there, from 1 on", "integer"),
-        ),
-    ),
+    Route("GET", f"{_ONE}/examinemessage", "Get a message by its place in the topic", examine, query=_EXAMINED),
     Route("GET", f"{_ONE}/ledger/{{ledger}}/entry/{{entry}}", "Get a message by its id", get_message),
     Route("GET", f"{_ONE}/lastMessageId", "Get the id of the last message", last_message_id),
     Route("GET", f"{_ONE}/messageid/{{timestamp}}", "Get the id of the first message published at a time", id_at_time),
-    Route(
-        "GET",
-        f"{_ONE}/getMessageIdByIndex",
-        "Get the id of the message with an index",
-        id_at_index,
-        query=(Query("index", "the index", "integer"),),
-    ),
+    Route("GET", f"{_ONE}/getMessageIdByIndex", "Get the id of the message with an index", id_at_index, query=_INDEX),
     Route(
         "PUT", f"{_ONE}/backlogSize", "Get the size of the backlog from a message on", backlog_size, body="a message id"
     ),

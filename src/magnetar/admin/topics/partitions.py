@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import TOPIC, Call, Query, of_both_domains
 from magnetar.admin.http.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -26,7 +26,6 @@ from magnetar.admin.http.errors import (
     RestError,
     refusing_malformed,
 )
-from magnetar.admin.http.route import TOPIC, Query, of_both_domains
 from magnetar.admin.topics.topics import require_unused
 from magnetar.broker.policies.values import nested
 from magnetar.broker.service import BrokerService
@@ -189,6 +188,8 @@ async def create_missed(call: Call) -> None:
 
 _SYSTEM = (Query("includeSystemTopic", "those of brokers, too"),)
 _BODY = "a number; or an object with partitions and properties"
+_MAKING = (Query("checkAllowAutoCreation", "make the topic if it may be made by using it"),)
+_FORCE = (Query("force", "disconnect all clients"),)
 ROUTES = [
     *of_both_domains(
         "GET",
@@ -200,18 +201,10 @@ ROUTES = [
     *of_both_domains("PUT", f"{TOPIC}/partitions", "Create a partitioned topic", create_partitioned, body=_BODY),
     *of_both_domains("POST", f"{TOPIC}/partitions", "Add partitions to a topic", grow, body="a number"),
     *of_both_domains(
-        "GET",
-        f"{TOPIC}/partitions",
-        "Get the number of partitions of a topic",
-        get_partitions,
-        query=(Query("checkAllowAutoCreation", "make the topic if it may be made by using it"),),
+        "GET", f"{TOPIC}/partitions", "Get the number of partitions of a topic", get_partitions, query=_MAKING
     ),
     *of_both_domains(
-        "DELETE",
-        f"{TOPIC}/partitions",
-        "Delete a topic with all its partitions",
-        delete_partitioned,
-        query=(Query("force", "disconnect all clients"),),
+        "DELETE", f"{TOPIC}/partitions", "Delete a topic with all its partitions", delete_partitioned, query=_FORCE
     ),
     *of_both_domains("POST", f"{TOPIC}/createMissedPartitions", "Make the partitions that are missing", create_missed),
 ]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import Call, Query, Route
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, PRECONDITION_FAILED, RestError, status_of
-from magnetar.admin.http.route import Query, Route
 from magnetar.admin.topics.segment_book import UNREADABLE
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -152,13 +151,8 @@ async def _find(call: Call, topic: PersistentTopic, place: SeekTarget) -> SeekPo
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _PLACE = "earliest, latest, ledger:entry, -1000 (messages), -10m (ago), a time, index:42"
 _AT = (Query("at", _PLACE, "string"), Query("existing", "refuse the id or index of a message that does not exist"))
+_TO = (Query("to", _PLACE, "string"),)
 ROUTES = [
     Route("GET", f"{_TOPIC}/place", "Find a place in a topic", find, query=_AT),
-    Route(
-        "POST",
-        f"{_TOPIC}/subscription/{{subscription}}/seek",
-        "Move a subscription to a place",
-        seek,
-        query=(Query("to", _PLACE, "string"),),
-    ),
+    Route("POST", f"{_TOPIC}/subscription/{{subscription}}/seek", "Move a subscription to a place", seek, query=_TO),
 ]

@@ -6,9 +6,8 @@ import json
 import struct
 from typing import Any
 
-from magnetar.admin.http.call import Call, read_json
+from magnetar.admin.http.call import TOPIC, Call, Query, Route, read_json
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, UNPROCESSABLE, RestError
-from magnetar.admin.http.route import TOPIC, Query, Route
 from magnetar.errors import IncompatibleSchemaError, InvalidSchemaError
 from magnetar.schemas.compatibility import CompatibilityStrategy
 from magnetar.schemas.data import SchemaData, SchemaType, StoredSchema
@@ -151,19 +150,14 @@ def _definition(part: Any) -> bytes:
 
 _ONE = f"/admin/v2/schemas/{TOPIC}"
 _BODY = "type, schema, properties"
+_FORCE = (Query("force", "with all its versions"),)
 ROUTES = [
     Route("GET", f"{_ONE}/schema", "Get the newest schema of a topic", get_latest),
     Route("GET", f"{_ONE}/schema/{{version}}", "Get a version of a topic's schema", get_version),
     Route("GET", f"{_ONE}/schemas", "Get all versions of a topic's schema", get_all),
     Route("GET", f"{_ONE}/metadata", "Get the positions of a topic's schemas", get_metadata),
     Route("POST", f"{_ONE}/schema", "Add a schema to a topic", upload, body=_BODY),
-    Route(
-        "DELETE",
-        f"{_ONE}/schema",
-        "Delete a topic's schema",
-        delete,
-        query=(Query("force", "with all its versions"),),
-    ),
+    Route("DELETE", f"{_ONE}/schema", "Delete a topic's schema", delete, query=_FORCE),
     Route("POST", f"{_ONE}/compatibility", "Test whether a schema could be added", test_compatibility, body=_BODY),
     Route("POST", f"{_ONE}/version", "Get the version of a schema", find_version, body=_BODY),
 ]

@@ -15,9 +15,8 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import Call, Query, Route
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, RestError
-from magnetar.admin.http.route import Query, Route
 from magnetar.admin.topics.segment_book import UNREADABLE, LedgerFacts
 from magnetar.broker.staged.progress import lag_ms_of
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -33,9 +32,6 @@ _WAIT_MS_MAX: Final = 20_000
 _WAIT_MS: Final = 500
 UNKNOWN_INDEX: Final = -1
 """Stands for the first index of a ledger whose first entry cannot be read."""
-
-
-# --- the ledgers of a topic -------------------------------------------------------------------------------------
 
 
 async def cluster(call: Call) -> dict[str, Any]:
@@ -98,9 +94,6 @@ def _first_index(span: LedgerSpan, facts: LedgerFacts, next_index: int) -> int:
     return UNKNOWN_INDEX if span.entries else next_index
 
 
-# --- its end ----------------------------------------------------------------------------------------------------
-
-
 async def wait(call: Call) -> dict[str, Any]:
     after = _position(call, "after")
     timeout_ms = min(max(call.query_number("timeoutMs", _WAIT_MS), 0), _WAIT_MS_MAX)
@@ -111,9 +104,6 @@ async def wait(call: Call) -> dict[str, Any]:
 
 def _end(topic: PersistentTopic) -> dict[str, Any]:
     return {"lastConfirmed": _json(topic.log.last_confirmed), "nextIndex": topic.log.next_confirmed_index}
-
-
-# --- where to stop ----------------------------------------------------------------------------------------------------
 
 
 async def cut(call: Call) -> dict[str, Any]:
@@ -159,9 +149,6 @@ def position_after_bytes(chain: LedgerChain, start: Position, size_bytes: int) -
     return chain.end
 
 
-# --- parameters -------------------------------------------------------------------------------------------------
-
-
 async def _existing(call: Call) -> PersistentTopic:
     """Returns the topic, loaded. A partition that was never used is made, as its topic exists."""
     try:
@@ -195,6 +182,7 @@ def _json(position: Position) -> dict[str, Any]:
 
 
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_FROM = (Query("from", "leave out ledgers below this one", "integer"),)
 ROUTES = [
     Route("GET", "/admin/v2/magnetar/cluster", "Get how this cluster writes ledgers", cluster),
     Route(
@@ -202,7 +190,7 @@ ROUTES = [
         f"{_TOPIC}/segments",
         "List the ledgers of a topic with what is needed to read them",
         segments,
-        query=(Query("from", "leave out ledgers below this one", "integer"),),
+        query=_FROM,
     ),
     Route(
         "GET",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.admin.http.call import Call, Reply
+from magnetar.admin.http.call import TOPIC, Call, Query, Reply, Route
 from magnetar.admin.http.errors import BAD_REQUEST, ElsewhereError, RestError
-from magnetar.admin.http.route import TOPIC, Query, Route
 from magnetar.errors import StillPublishingError
 from magnetar.staging.publisher import SKIPS_PATH
 
@@ -47,21 +46,21 @@ async def _require_here(call: Call) -> None:
 
 
 _STAGED = f"/admin/v2/persistent/{TOPIC}/staged"
-_OWNER = Query("owner", "the identity of the sink that staged it, the same over all its restarts", "string")
+_OWNER = (Query("owner", "the identity of the sink that staged it, the same over all its restarts", "string"),)
 ROUTES = [
     Route(
         "POST",
         f"{_STAGED}/{{epoch}}",
         "Publish what an intent names for this topic, once; 202 while it is being copied",
         publish,
-        query=(_OWNER,),
+        query=_OWNER,
     ),
     Route(
         "POST",
         f"{SKIPS_PATH}/{{epoch}}",
         "Count a run that wrote nothing because its epoch was committed before (magnetar_staging_skips_total)",
         note_skip,
-        query=(_OWNER,),
+        query=_OWNER,
     ),
-    Route("DELETE", _STAGED, "Forget a sink that is not used any more", forget, query=(_OWNER,)),
+    Route("DELETE", _STAGED, "Forget a sink that is not used any more", forget, query=_OWNER),
 ]

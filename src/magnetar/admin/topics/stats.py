@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from magnetar.admin.http.answers import Members
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import TOPIC, Call, Query, Route, of_both_domains
 from magnetar.admin.http.errors import NOT_FOUND, RestError
-from magnetar.admin.http.route import TOPIC, Query, Route, of_both_domains
 from magnetar.admin.stats.internal import fleeting_internal_stats, internal_info, internal_stats
 from magnetar.admin.stats.subscriptions import StatsOptions
 from magnetar.admin.stats.topics import MergedStats, topic_stats
@@ -104,6 +103,7 @@ _STATS = (
     Query("excludeConsumers", "without consumers"),
 )
 _ONE = f"/admin/v2/persistent/{TOPIC}"
+_METADATA = (Query("metadata", "with the metadata of ledgers"),)
 ROUTES = [
     *of_both_domains("GET", f"{TOPIC}/stats", "Get the statistics of a topic", get_stats, query=_STATS),
     *of_both_domains(
@@ -118,7 +118,7 @@ ROUTES = [
         f"{TOPIC}/internalStats",
         "Get the state of a topic's log and cursors",
         get_internal_stats,
-        query=(Query("metadata", "with the metadata of ledgers"),),
+        query=_METADATA,
     ),
     Route(
         "GET",

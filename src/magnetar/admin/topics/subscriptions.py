@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import TOPIC, Call, Query, Route, of_both_domains
 from magnetar.admin.http.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, PRECONDITION_FAILED, RestError
-from magnetar.admin.http.route import TOPIC, Query, Route, of_both_domains
 from magnetar.admin.stats.subscriptions import analyze_backlog
 from magnetar.admin.topics.messages import GivenPlace, given_place
 from magnetar.admin.topics.positions import asked_place, find_existing, require_fitting

@@ -1,18 +1,17 @@
-"""Topics: listing, creating, deleting, unloading, truncating and terminating them; their properties."""
+"""Topics: listing, creating, deleting, unloading, truncating, terminating and compacting them; their properties."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from magnetar.admin.http.call import Call
+from magnetar.admin.http.call import TOPIC, Call, Query, Route, of_both_domains
 from magnetar.admin.http.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, PRECONDITION_FAILED, RestError
-from magnetar.admin.http.route import TOPIC, Query, Route, of_both_domains
 from magnetar.admin.topics.messages import message_id_json
 from magnetar.broker.staged.progress import LAG as SINK_LAG
 from magnetar.broker.staged.progress import PREFIX as SINK_PREFIX
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.topic import Topic
-from magnetar.broker.upkeep.chores import truncate
+from magnetar.broker.upkeep.upkeep import trim, truncate
 from magnetar.names import Domain
 from magnetar.words import counted
 
@@ -88,7 +87,19 @@ async def terminate_partitions(call: Call) -> dict[str, Any]:
     return {str(index): message_id_json(position) for index, position in enumerate(positions)}
 
 
-# --- properties -------------------------------------------------------------------------------------------------------
+async def begin_compaction(call: Call) -> None:
+    for name in await call.topics():
+        (await call.persistent(name)).compaction.begin()
+
+
+async def compaction_status(call: Call) -> dict[str, Any]:
+    topic = await call.persistent()
+    return {"status": str(topic.compaction.status), "lastError": topic.compaction.last_error}
+
+
+async def trim_topic(call: Call) -> None:
+    for name in await call.topics():
+        await trim(await call.persistent(name))
 
 
 async def get_properties(call: Call) -> dict[str, str]:
@@ -142,6 +153,7 @@ _LISTING = (
     Query("includeSystemTopic", "those of brokers, too"),
 )
 _FORCE = (Query("force", "disconnect all clients"),)
+_KEY = (Query("key", "its name", "string"),)
 ROUTES = [
     *of_both_domains("GET", "{tenant}/{namespace}", "List the topics of a namespace", list_topics, query=_LISTING),
     *of_both_domains("PUT", TOPIC, "Create a topic without partitions", create_topic, body="properties, or nothing"),
@@ -150,13 +162,10 @@ ROUTES = [
     Route("DELETE", f"{_ONE}/truncate", "Delete all messages of a topic", truncate_topic),
     Route("POST", f"{_ONE}/terminate", "Terminate a topic: it accepts no more messages", terminate_topic),
     Route("POST", f"{_ONE}/terminate/partitions", "Terminate all partitions of a topic", terminate_partitions),
+    Route("PUT", f"{_ONE}/compaction", "Begin to compact a topic", begin_compaction),
+    Route("GET", f"{_ONE}/compaction", "Get the outcome of the last compaction", compaction_status),
+    Route("POST", f"{_ONE}/trim", "Delete ledgers that are not needed any more", trim_topic),
     Route("GET", f"{_ONE}/properties", "Get the properties of a topic", get_properties),
     Route("PUT", f"{_ONE}/properties", "Set properties of a topic", put_properties, body="an object of strings"),
-    Route(
-        "DELETE",
-        f"{_ONE}/properties",
-        "Delete a property of a topic",
-        delete_property,
-        query=(Query("key", "its name", "string"),),
-    ),
+    Route("DELETE", f"{_ONE}/properties", "Delete a property of a topic", delete_property, query=_KEY),
 ]

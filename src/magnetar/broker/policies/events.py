@@ -1,4 +1,4 @@
-"""Topic policies as events of `__change_events`: what a message means, how a change is written, and the topic itself.
+"""Topic policies as events of `__change_events`: their schema, what a message means, and how a change is written.
 
 Format:    The key is the topic's full name, with `__G__` in front for policies that all clusters share; the payload is
            an Avro PulsarEvent; no payload means that the policies were deleted. Only the newest message of a key
@@ -7,21 +7,27 @@ Format:    The key is the topic's full name, with `__G__` in front for policies 
            the partitioned topic count. An event is written with the schema that its writer has registered. When a
            document has fields that our schema lacks, because a newer broker wrote it, it is written again with the
            schema it came with. The broker gives PolicyService an implementation of EventsTopics.
-Read next: event_schema.py
+
+           Our schema is, to the letter, what Pulsar 4.2 derives from its classes PulsarEvent and TopicPolicies (a test
+           compares them): fields by name, each that may be absent as a union with null. A topic that both write to
+           then has one version of it, not two.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol
 
 from magnetar.broker.policies.values import Json
 from magnetar.errors import InvalidNameError, InvalidPolicyError, MalformedEntryError
 from magnetar.names import Domain, NamespaceName, TopicName
-from magnetar.schemas.avro.decoder import decode_value
-from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.binary import decode_value, encode_value
+from magnetar.schemas.avro.parser import parse_schema
 from magnetar.schemas.avro.schema import RecordSchema, Schema, UnionSchema
+from magnetar.schemas.data import SchemaData, SchemaType
 
 _GLOBAL_PREFIX: Final = "__G__"
 _TOPIC_POLICY: Final = "TOPIC_POLICY"
@@ -38,13 +44,7 @@ class PolicyChange:
 
 
 def new_document(*, is_global: bool) -> dict[str, Any]:
-    """What Pulsar begins with."""
-    return {
-        "backLogQuotaMap": {},
-        "subscriptionTypesEnabled": [],
-        "isGlobal": is_global,
-        "subscriptionPolicies": {},
-    }
+    return {"backLogQuotaMap": {}, "subscriptionTypesEnabled": [], "isGlobal": is_global, "subscriptionPolicies": {}}
 
 
 def event_key(topic: TopicName, *, is_global: bool) -> str:
@@ -84,7 +84,6 @@ def fields_of(schema: Schema) -> set[str]:
 
 
 def decode_deletion(key: str) -> PolicyChange:
-    """Returns the change of a message without a payload."""
     is_global = key.startswith(_GLOBAL_PREFIX)
     return PolicyChange(_topic(key.removeprefix(_GLOBAL_PREFIX)).without_partition(), is_global, None)
 
@@ -147,8 +146,6 @@ def _as_record(schema: Schema) -> RecordSchema:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingEvent:
-    """What a message of `__change_events` is made of."""
-
     key: str
     """`partition_key` of the metadata."""
     payload: bytes | None
@@ -183,10 +180,198 @@ class EventsReader(Protocol):
 
 
 class EventsTopics(Protocol):
-    """The `__change_events` of all namespaces."""
-
     async def open_reader(self, namespace: NamespaceName) -> EventsReader | None:
         """Returns None if the namespace has no such topic. Does not make one."""
 
     async def publish(self, namespace: NamespaceName, event: OutgoingEvent) -> tuple[int, int, int]:
         """Makes the topic if there is none; returns the position when the message is durable, in the reader's form."""
+
+
+_EVENTS: Final = "org.apache.pulsar.common.events"
+_DATA: Final = "org.apache.pulsar.common.policies.data"
+_IMPLEMENTATIONS: Final = f"{_DATA}.impl"
+_DISPATCH_RATE: Final = f"{_IMPLEMENTATIONS}.DispatchRateImpl"
+
+
+def _record(name: str, *fields: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+    return {"type": "record", "name": name} | ({"namespace": namespace} if namespace else {}) | {"fields": list(fields)}
+
+
+def _enum(name: str, *symbols: str, namespace: str = "") -> dict[str, Any]:
+    return {"type": "enum", "name": name} | ({"namespace": namespace} if namespace else {}) | {"symbols": list(symbols)}
+
+
+def _list(items: Any, java_class: str = "java.util.List") -> dict[str, Any]:
+    return {"type": "array", "items": items, "java-class": java_class}
+
+
+def _map(values: Any) -> dict[str, Any]:
+    return {"type": "map", "values": values}
+
+
+def _always(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind}
+
+
+def _maybe(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+def _all(kind: str, *names: str) -> list[dict[str, Any]]:
+    return [_maybe(name, kind) for name in names]
+
+
+def _offload_policies() -> dict[str, Any]:
+    gcs, ledger, s3 = "gcsManagedLedgerOffload", "managedLedgerOffload", "s3ManagedLedgerOffload"
+    priority = _enum("OffloadedReadPriority", "BOOKKEEPER_FIRST", "TIERED_STORAGE_FIRST")
+    return _record(
+        "OffloadPoliciesImpl",
+        *_all("string", "fileSystemProfilePath", "fileSystemURI", f"{gcs}Bucket"),
+        *_all("int", f"{gcs}MaxBlockSizeInBytes", f"{gcs}ReadBufferSizeInBytes"),
+        *_all("string", f"{gcs}Region", f"{gcs}ServiceAccountKeyFile"),
+        _maybe("managedLedgerExtraConfigurations", _map("string")),
+        _maybe(f"{ledger}Bucket", "string"),
+        _maybe(f"{ledger}DeletionLagInMillis", "long"),
+        _maybe(f"{ledger}Driver", "string"),
+        *_all("int", f"{ledger}MaxBlockSizeInBytes", f"{ledger}MaxThreads", f"{ledger}PrefetchRounds"),
+        *_all("int", f"{ledger}ReadBufferSizeInBytes", f"{ledger}ReadThreads"),
+        *_all("string", f"{ledger}Region", f"{ledger}ServiceEndpoint"),
+        *_all("long", f"{ledger}ThresholdInBytes", f"{ledger}ThresholdInSeconds"),
+        _maybe("managedLedgerOffloadedReadPriority", priority),
+        *_all("string", "offloadersDirectory", f"{s3}Bucket", f"{s3}CredentialId", f"{s3}CredentialSecret"),
+        *_all("int", f"{s3}MaxBlockSizeInBytes", f"{s3}ReadBufferSizeInBytes"),
+        *_all("string", f"{s3}Region", f"{s3}Role", f"{s3}RoleSessionName", f"{s3}ServiceEndpoint"),
+    )
+
+
+def _backlog_quota() -> dict[str, Any]:
+    policies = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+    return _record(
+        "BacklogQuotaImpl",
+        _always("limit", "long"),
+        _maybe("limitSize", "long"),
+        _always("limitTime", "int"),
+        _maybe("policy", _enum("RetentionPolicy", *policies, namespace=f"{_DATA}.BacklogQuota")),
+        namespace=_IMPLEMENTATIONS,
+    )
+
+
+def _dispatch_rate() -> dict[str, Any]:
+    return _record(
+        "DispatchRateImpl",
+        _always("dispatchThrottlingRateInByte", "long"),
+        _always("dispatchThrottlingRateInMsg", "int"),
+        _always("ratePeriodInSecond", "int"),
+        _always("relativeToPublishRate", "boolean"),
+        namespace=_IMPLEMENTATIONS,
+    )
+
+
+def _inactive_topics() -> dict[str, Any]:
+    modes = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
+    return _record(
+        "InactiveTopicPolicies",
+        _always("deleteWhileInactive", "boolean"),
+        _maybe("inactiveTopicDeleteMode", _enum("InactiveTopicDeleteMode", *modes)),
+        _always("maxInactiveDurationSeconds", "int"),
+    )
+
+
+def _persistence() -> dict[str, Any]:
+    return _record(
+        "PersistencePolicies",
+        *(_always(f"bookkeeper{name}", "int") for name in ("AckQuorum", "Ensemble", "WriteQuorum")),
+        _always("managedLedgerMaxMarkDeleteRate", "double"),
+        _maybe("managedLedgerStorageClassName", "string"),
+    )
+
+
+def _topic_policies() -> dict[str, Any]:
+    auto_subscriptions = _record(
+        "AutoSubscriptionCreationOverrideImpl",
+        _always("allowAutoSubscriptionCreation", "boolean"),
+        namespace=_IMPLEMENTATIONS,
+    )
+    strategies = (
+        *("UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"),
+        *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
+    )
+    subscription_types = _enum(
+        *("SubType", "Exclusive", "Shared", "Failover", "Key_Shared"),
+        namespace="org.apache.pulsar.common.api.proto.CommandSubscribe",
+    )
+    publish_rate = _record(
+        "PublishRate", _always("publishThrottlingRateInByte", "long"), _always("publishThrottlingRateInMsg", "int")
+    )
+    retention = _record(
+        "RetentionPolicies", _always("retentionSizeInMB", "long"), _always("retentionTimeInMinutes", "int")
+    )
+    subscribe_rate = _record(
+        "SubscribeRate", _always("ratePeriodInSecond", "int"), _always("subscribeThrottlingRatePerConsumer", "int")
+    )
+    return _record(
+        "TopicPolicies",
+        _maybe("autoSubscriptionCreationOverride", auto_subscriptions),
+        _maybe("backLogQuotaMap", _map(_backlog_quota())),
+        _maybe("compactionThreshold", "long"),
+        _maybe("deduplicationEnabled", "boolean"),
+        _maybe("deduplicationSnapshotIntervalSeconds", "int"),
+        _maybe("delayedDeliveryEnabled", "boolean"),
+        *_all("long", "delayedDeliveryMaxDelayInMillis", "delayedDeliveryTickTimeMillis"),
+        _maybe("dispatchRate", _dispatch_rate()),
+        _maybe("dispatcherPauseOnAckStatePersistentEnabled", "boolean"),
+        _maybe("entryFilters", _record("EntryFilters", _maybe("entryFilterNames", "string"))),
+        _maybe("inactiveTopicPolicies", _inactive_topics()),
+        _maybe("isGlobal", "boolean"),
+        *_all("int", "maxConsumerPerTopic", "maxConsumersPerSubscription", "maxMessageSize", "maxProducerPerTopic"),
+        *_all("int", "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"),
+        _maybe("messageTTLInSeconds", "int"),
+        _maybe("offloadPolicies", _offload_policies()),
+        _maybe("persistence", _persistence()),
+        _maybe("publishRate", publish_rate),
+        _maybe("replicationClusters", _list("string")),
+        _maybe("replicatorDispatchRate", _DISPATCH_RATE),
+        _maybe("retentionPolicies", retention),
+        _maybe("schemaCompatibilityStrategy", _enum("SchemaCompatibilityStrategy", *strategies)),
+        _maybe("schemaValidationEnforced", "boolean"),
+        _maybe("shadowTopics", _list("string")),
+        _maybe("subscribeRate", subscribe_rate),
+        _maybe("subscriptionDispatchRate", _DISPATCH_RATE),
+        _maybe("subscriptionExpirationTimeInMinutes", "int"),
+        _maybe("subscriptionPolicies", _map(_record("SubscriptionPolicies", _maybe("dispatchRate", _DISPATCH_RATE)))),
+        _maybe("subscriptionTypesEnabled", _list(subscription_types)),
+        namespace=_DATA,
+    )
+
+
+def _pulsar_event() -> dict[str, Any]:
+    actions = _enum("ActionType", "INSERT", "DELETE", "UPDATE", "NONE")
+    snapshot = "TRANSACTION_BUFFER_SNAPSHOT"
+    kinds = _enum("EventType", "TOPIC_POLICY", snapshot, f"{snapshot}_SEGMENTS", f"{snapshot}_INDEXES")
+    event = _record(
+        "TopicPoliciesEvent",
+        *_all("string", "domain", "namespace"),
+        _maybe("policies", _topic_policies()),
+        *_all("string", "tenant", "topic"),
+    )
+    return _record(
+        "PulsarEvent",
+        _maybe("actionType", actions),
+        _maybe("eventType", kinds),
+        _maybe("replicateTo", _list("string", "java.util.HashSet")),
+        _maybe("topicPoliciesEvent", event),
+        namespace=_EVENTS,
+    )
+
+
+@cache
+def event_schema() -> SchemaData:
+    """As it is registered for `__change_events`."""
+    text = json.dumps(_pulsar_event(), separators=(",", ":"))
+    properties = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}
+    return SchemaData(SchemaType.AVRO, text.encode(), properties)
+
+
+@cache
+def parsed_event_schema() -> Schema:
+    return parse_schema(event_schema().data)

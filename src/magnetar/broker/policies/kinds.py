@@ -46,6 +46,7 @@ from magnetar.errors import InvalidPolicyError, MalformedMetadataError
 from magnetar.schemas.compatibility import UNDEFINED, CompatibilityStrategy
 
 T = TypeVar("T")
+Rate = TypeVar("Rate", PublishRate, DispatchRate, SubscribeRate)
 
 Form: TypeAlias = Callable[[Json, str], Any]
 """Reads one field of a document and checks its JSON type; one of the functions of values.py."""
@@ -54,7 +55,7 @@ NO_RATES: Mapping[str, DispatchRate] = MappingProxyType({})
 
 
 class Sent(enum.Enum):
-    """What a request carries to set a policy; admin/policies/parsers.py reads it."""
+    """What a request carries to set a policy; admin/policies.py reads it."""
 
     INTEGER = enum.auto()
     INTEGER_OR_NULL = enum.auto()
@@ -76,8 +77,6 @@ def _unchanged(value: Any, _config: Config) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind(Generic[T]):
-    """What policies of one type have in common."""
-
     form: Form
     merged: Callable[[Sequence[Any], T], T]
     """Chooses the value that counts from the stored ones, the first level first, and the default."""
@@ -135,14 +134,8 @@ def _accepted_count(value: int | None, _config: Config) -> int | None:
     return value
 
 
-def _count(sent: Sent, body: str) -> Kind[int]:
-    return Kind(
-        form=optional_number,
-        merged=_first(_not_negative),
-        sent=sent,
-        body=body,
-        accepted=_accepted_count,
-    )
+def _count(sent: Sent, body: str) -> Kind[Any]:
+    return Kind(form=optional_number, merged=_first(_not_negative), sent=sent, body=body, accepted=_accepted_count)
 
 
 def _switch(sent: Sent, body: str) -> Kind[bool]:
@@ -158,24 +151,14 @@ def _one_of(*choices: str) -> Callable[[str, Config], str]:
     return accepted
 
 
-COUNT = _count(Sent.INTEGER, "a count")
-COUNT_OR_NULL = _count(Sent.INTEGER_OR_NULL, "a count, or null")
-OPTIONAL_COUNT: Kind[int | None] = Kind(
-    form=optional_number,
-    merged=_first(_not_negative),
-    sent=Sent.INTEGER,
-    body="a count",
-    accepted=_accepted_count,
-)
+COUNT: Kind[int] = _count(Sent.INTEGER, "a count")
+COUNT_OR_NULL: Kind[int] = _count(Sent.INTEGER_OR_NULL, "a count, or null")
+OPTIONAL_COUNT: Kind[int | None] = _count(Sent.INTEGER, "a count")
 SWITCH = _switch(Sent.FLAG, "true or false")
 SWITCH_WITHOUT_BODY = _switch(Sent.NOTHING, "")
 
 AUTH_MODE: Kind[str] = Kind(
-    form=text,
-    merged=_first(_same),
-    sent=Sent.NAME,
-    body="None or Prefix",
-    accepted=_one_of("None", "Prefix"),
+    form=text, merged=_first(_same), sent=Sent.NAME, body="None or Prefix", accepted=_one_of("None", "Prefix")
 )
 
 
@@ -260,25 +243,23 @@ PERSISTENCE: Kind[Persistence | None] = Kind(
 )
 
 
-def _default_publish_rate(messages: int, size: int) -> PublishRate | None:
-    rate = PublishRate(messages, size)
-    return rate if rate.is_limiting else None
+def _rate_of(rate: type[Rate]) -> Callable[[int, int], Rate | None]:
+    def default(count: int, size_or_period: int) -> Rate | None:
+        made = rate(count, size_or_period)
+        return made if made.is_limiting else None
+
+    return default
 
 
 PUBLISH_RATE: Kind[PublishRate | None] = Kind(
     form=nested,
     merged=_first(PublishRate.from_json),
-    default=_default_publish_rate,
+    default=_rate_of(PublishRate),
     sent=Sent.OBJECT,
     body="PublishRate",
     accepted=_object(PublishRate.from_json, PublishRate(-1, -1).to_json()),
     shown=lambda value, _: (value or PublishRate(0, 0)).to_json(),
 )
-
-
-def _default_dispatch_rate(messages: int, size: int) -> DispatchRate | None:
-    rate = DispatchRate(messages, size)
-    return rate if rate.is_limiting else None
 
 
 def shown_dispatch_rate(value: DispatchRate | None, _config: Config) -> Any:
@@ -288,7 +269,7 @@ def shown_dispatch_rate(value: DispatchRate | None, _config: Config) -> Any:
 DISPATCH_RATE: Kind[DispatchRate | None] = Kind(
     form=nested,
     merged=_first(DispatchRate.from_json),
-    default=_default_dispatch_rate,
+    default=_rate_of(DispatchRate),
     sent=Sent.OBJECT,
     body="DispatchRate",
     accepted=_object(DispatchRate.from_json, DispatchRate(-1, -1).to_json()),
@@ -315,15 +296,10 @@ DISPATCH_RATES_BY_SUBSCRIPTION: Kind[Mapping[str, DispatchRate]] = Kind(
 )
 
 
-def _default_subscribe_rate(per_consumer: int, period_s: int) -> SubscribeRate | None:
-    rate = SubscribeRate(per_consumer, period_s)
-    return rate if rate.is_limiting else None
-
-
 SUBSCRIBE_RATE: Kind[SubscribeRate | None] = Kind(
     form=nested,
     merged=_first(SubscribeRate.from_json),
-    default=_default_subscribe_rate,
+    default=_rate_of(SubscribeRate),
     sent=Sent.OBJECT,
     body="SubscribeRate",
     accepted=_object(SubscribeRate.from_json, SubscribeRate(-1, 30).to_json()),

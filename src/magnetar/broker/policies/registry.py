@@ -2,7 +2,7 @@
 
 Purpose:   to add a policy, write a row here and use its attribute. Merging, the admin API at both levels, OpenAPI, the
            check of clients' documents and the table of docs/policies.md follow from the row.
-Limits:    the fields of topics are those of Apache's TopicPolicies (event_schema.py); a test holds that.
+Limits:    the fields of topics are those of Apache's TopicPolicies (events.py); a test holds that.
 Read next: rows.py (what a row says, and what follows), kinds.py (the types of values), docs/policies.md
 """
 
@@ -12,31 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from magnetar.broker.policies.kinds import (
-    AUTH_MODE,
-    AUTO_SUBSCRIPTION,
-    AUTO_TOPIC,
-    BACKLOG_QUOTAS,
-    CLUSTERS,
-    COUNT,
-    COUNT_OR_NULL,
-    DELAYED_DELIVERY,
-    DISPATCH_RATE,
-    DISPATCH_RATES_BY_SUBSCRIPTION,
-    ENTRY_FILTERS,
-    INACTIVE_TOPICS,
-    NO_RATES,
-    OPTIONAL_COUNT,
-    PERSISTENCE,
-    PUBLISH_RATE,
-    RETENTION,
-    STRATEGY,
-    SUBSCRIBE_RATE,
-    SUBSCRIPTION_TYPE_NAMES,
-    SWITCH,
-    SWITCH_WITHOUT_BODY,
-    Form,
-)
+from magnetar.broker.policies import kinds
 from magnetar.broker.policies.rows import (
     Documents,
     FieldForEachPart,
@@ -95,7 +71,7 @@ class EffectivePolicies:
     """What counts for one topic. In counts and times, 0 means that there is no limit, or never."""
 
     message_ttl_s: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the time to live of messages, in seconds",
         topic=Place("messageTTLInSeconds", "messageTTL", is_in_query=True),
         namespace=Place("message_ttl_in_seconds", "messageTTL"),
@@ -103,7 +79,7 @@ class EffectivePolicies:
         system=0,
     )
     subscription_expiry_minutes: int = policy(
-        COUNT,
+        kinds.COUNT,
         "after how many minutes unused subscriptions are deleted",
         topic=Place("subscriptionExpirationTimeInMinutes", "subscriptionExpirationTime", is_in_query=True),
         namespace=Place("subscription_expiration_time_minutes", "subscriptionExpirationTime"),
@@ -111,7 +87,7 @@ class EffectivePolicies:
         system=0,
     )
     deduplication: bool = policy(
-        SWITCH,
+        kinds.SWITCH,
         "whether duplicates are dropped",
         topic=Place("deduplicationEnabled", "deduplicationEnabled"),
         namespace=Place("deduplicationEnabled", "deduplication"),
@@ -119,26 +95,26 @@ class EffectivePolicies:
         system=False,
     )
     deduplication_snapshot_s: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the seconds between snapshots of deduplication",
         topic=Place("deduplicationSnapshotIntervalSeconds", "deduplicationSnapshotInterval", shows_applied=False),
         namespace=Place(
             "deduplicationSnapshotIntervalSeconds",
             "deduplicationSnapshotInterval",
-            sent_as=COUNT_OR_NULL,
+            sent_as=kinds.COUNT_OR_NULL,
             can_remove=False,
         ),
         settings=("broker.deduplication_snapshot_s",),
     )
     auto_create_subscriptions: bool = policy(
-        AUTO_SUBSCRIPTION,
+        kinds.AUTO_SUBSCRIPTION,
         "whether subscriptions are made by using them",
         topic=Place("autoSubscriptionCreationOverride", "autoSubscriptionCreation"),
         namespace=Place("autoSubscriptionCreationOverride", "autoSubscriptionCreation"),
         settings=("broker.auto_create_subscriptions",),
     )
     publish_rate: PublishRate | None = policy(
-        PUBLISH_RATE,
+        kinds.PUBLISH_RATE,
         "the limit on publishing to a topic",
         topic=Place("publishRate", "publishRate", "the limit on publishing"),
         namespace=FieldOfClusters("publishMaxMessageRate", "publishRate"),
@@ -146,7 +122,7 @@ class EffectivePolicies:
         system=None,
     )
     dispatch_rate: DispatchRate | None = policy(
-        DISPATCH_RATE,
+        kinds.DISPATCH_RATE,
         "the limit on delivery of a topic",
         topic=Place("dispatchRate", "dispatchRate", "the limit on delivery"),
         namespace=FieldOfClusters("topicDispatchRate", "dispatchRate", older="clusterDispatchRate"),
@@ -154,7 +130,7 @@ class EffectivePolicies:
         system=None,
     )
     subscription_dispatch_rate: DispatchRate | None = policy(
-        DISPATCH_RATE,
+        kinds.DISPATCH_RATE,
         "the limit on delivery of a subscription",
         topic=Place(
             "subscriptionDispatchRate", "subscriptionDispatchRate", "the limit on delivery of each subscription"
@@ -164,22 +140,22 @@ class EffectivePolicies:
         system=None,
     )
     subscription_dispatch_rates: Mapping[str, DispatchRate] = policy(
-        DISPATCH_RATES_BY_SUBSCRIPTION,
+        kinds.DISPATCH_RATES_BY_SUBSCRIPTION,
         "the limit on delivery of one subscription",
         topic=Place("subscriptionPolicies", "{subscription}/dispatchRate"),
-        default=NO_RATES,
-        system=NO_RATES,
+        default=kinds.NO_RATES,
+        system=kinds.NO_RATES,
     )
     """By the name of the subscription; `dispatch_rate_of` says which rate counts."""
     replicator_dispatch_rate: DispatchRate | None = policy(
-        DISPATCH_RATE,
+        kinds.DISPATCH_RATE,
         "the limit on replication to other clusters",
         topic=Place("replicatorDispatchRate", "replicatorDispatchRate"),
         namespace=FieldOfClusters("replicatorDispatchRate", "replicatorDispatchRate"),
         default=None,
     )
     subscribe_rate: SubscribeRate | None = policy(
-        SUBSCRIBE_RATE,
+        kinds.SUBSCRIBE_RATE,
         "how often a consumer may subscribe",
         topic=Place("subscribeRate", "subscribeRate"),
         namespace=FieldOfClusters("clusterSubscribeRate", "subscribeRate"),
@@ -187,7 +163,7 @@ class EffectivePolicies:
         system=None,
     )
     retention: Retention = policy(
-        RETENTION,
+        kinds.RETENTION,
         "how long acknowledged messages are kept",
         topic=Place("retentionPolicies", "retention"),
         namespace=Place(_RETENTION_FIELD, "retention", fits=_retention_fits),
@@ -195,7 +171,7 @@ class EffectivePolicies:
         system=Retention(-1, -1),
     )
     backlog_quotas: BacklogQuotas = policy(
-        BACKLOG_QUOTAS,
+        kinds.BACKLOG_QUOTAS,
         "the backlog quotas",
         topic=Place("backLogQuotaMap", "backlogQuota", "the topic's backlog quotas"),
         namespace=Place(_QUOTAS_FIELD, "backlogQuota", fits=_quotas_fit),
@@ -203,7 +179,7 @@ class EffectivePolicies:
         system=BacklogQuotas(_NO_QUOTA, _NO_QUOTA),
     )
     persistence: Persistence | None = policy(
-        PERSISTENCE,
+        kinds.PERSISTENCE,
         "how ledgers are replicated",
         topic=Place("persistence", "persistence"),
         namespace=Place("persistence", "persistence"),
@@ -212,7 +188,7 @@ class EffectivePolicies:
     )
     """None: as the broker's settings of topics and cursors say."""
     delayed: DelayedDelivery = policy(
-        DELAYED_DELIVERY,
+        kinds.DELAYED_DELIVERY,
         "delayed delivery",
         topic=FieldForEachPart(
             "",
@@ -227,19 +203,15 @@ class EffectivePolicies:
         settings=("dispatch.delayed_delivery", "dispatch.delayed_tick_ms", "defaults.delayed_delivery_max_ms"),
     )
     inactive: InactiveTopics = policy(
-        INACTIVE_TOPICS,
+        kinds.INACTIVE_TOPICS,
         "when unused topics are deleted",
         topic=Place("inactiveTopicPolicies", "inactiveTopicPolicies", "when the topic is deleted for being unused"),
         namespace=Place("inactive_topic_policies", "inactiveTopicPolicies"),
-        settings=(
-            "broker.inactive_topics_delete",
-            "broker.inactive_topics_delete_mode",
-            "broker.inactive_topics_s",
-        ),
+        settings=("broker.inactive_topics_delete", "broker.inactive_topics_delete_mode", "broker.inactive_topics_s"),
         system_from=lambda value: replace(value, is_deleted=False),
     )
     producers_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most producers of a topic",
         topic=Place("maxProducerPerTopic", "maxProducers", "the most producers"),
         namespace=Place("max_producers_per_topic", "maxProducersPerTopic"),
@@ -247,7 +219,7 @@ class EffectivePolicies:
         system=0,
     )
     consumers_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most consumers of a topic",
         topic=Place("maxConsumerPerTopic", "maxConsumers", "the most consumers"),
         namespace=Place("max_consumers_per_topic", "maxConsumersPerTopic"),
@@ -255,7 +227,7 @@ class EffectivePolicies:
         system=0,
     )
     consumers_per_subscription_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most consumers of a subscription",
         topic=Place("maxConsumersPerSubscription", "maxConsumersPerSubscription", shows_applied=False),
         namespace=Place("max_consumers_per_subscription", "maxConsumersPerSubscription"),
@@ -263,21 +235,21 @@ class EffectivePolicies:
         system=0,
     )
     unacked_per_consumer_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most unacknowledged messages of a consumer",
         topic=Place("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         namespace=Place("max_unacked_messages_per_consumer", "maxUnackedMessagesPerConsumer"),
         settings=("dispatch.unacked_messages_per_consumer_max",),
     )
     unacked_per_subscription_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most unacknowledged messages of a subscription",
         topic=Place("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         namespace=Place("max_unacked_messages_per_subscription", "maxUnackedMessagesPerSubscription"),
         settings=("dispatch.unacked_messages_per_subscription_max",),
     )
     subscriptions_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most subscriptions of a topic",
         topic=Place(
             "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "the most subscriptions", shows_applied=False
@@ -287,7 +259,7 @@ class EffectivePolicies:
         system=0,
     )
     message_bytes_max: int | None = policy(
-        OPTIONAL_COUNT,
+        kinds.OPTIONAL_COUNT,
         "the largest message, in bytes",
         topic=Place("maxMessageSize", "maxMessageSize", shows_applied=False),
         default=None,
@@ -295,7 +267,7 @@ class EffectivePolicies:
     )
     """None: as the broker's setting of connections says."""
     compaction_threshold_bytes: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the backlog that starts a compaction, in bytes",
         topic=Place("compactionThreshold", "compactionThreshold"),
         namespace=Place("compaction_threshold", "compactionThreshold", method="PUT"),
@@ -303,7 +275,7 @@ class EffectivePolicies:
         system_from=lambda value: value or SYSTEM_COMPACTION_BYTES,
     )
     schema_compatibility: CompatibilityStrategy = policy(
-        STRATEGY,
+        kinds.STRATEGY,
         "what new schemas must fit",
         topic=Place("schemaCompatibilityStrategy", "schemaCompatibilityStrategy", method="PUT"),
         namespace=RenamedField(
@@ -319,14 +291,14 @@ class EffectivePolicies:
         system=CompatibilityStrategy.ALWAYS_COMPATIBLE,
     )
     schema_auto_update: bool = policy(
-        SWITCH,
+        kinds.SWITCH,
         "whether clients may add schemas",
         namespace=Place("is_allow_auto_update_schema", "isAllowAutoUpdateSchema", unset=True, can_remove=False),
         settings=("schemas.auto_update",),
         system=True,
     )
     schema_validation_enforced: bool = policy(
-        SWITCH,
+        kinds.SWITCH,
         "whether producers must have a schema",
         topic=Place("schemaValidationEnforced", "schemaValidationEnforced", unset=False, can_remove=False),
         namespace=FieldThatIsFalseUnlessSet(
@@ -336,21 +308,21 @@ class EffectivePolicies:
         system=False,
     )
     encryption_required: bool = policy(
-        SWITCH,
+        kinds.SWITCH,
         "whether messages must be encrypted",
         namespace=Place("encryption_required", "encryptionRequired", unset=False, can_remove=False),
         default=False,
         system=False,
     )
     subscription_types: tuple[str, ...] = policy(
-        SUBSCRIPTION_TYPE_NAMES,
+        kinds.SUBSCRIPTION_TYPE_NAMES,
         "the types of subscriptions that are allowed",
         topic=Place("subscriptionTypesEnabled", "subscriptionTypesEnabled", unset=[]),
         namespace=Place("subscription_types_enabled", "subscriptionTypesEnabled", unset=[]),
         settings=("defaults.subscription_types",),
     )
     replication_clusters: tuple[str, ...] = policy(
-        CLUSTERS,
+        kinds.CLUSTERS,
         "the clusters the topic is in",
         topic=Place("replicationClusters", "replication"),
         namespace=Place(
@@ -359,14 +331,14 @@ class EffectivePolicies:
         default=(),
     )
     entry_filters: str = policy(
-        ENTRY_FILTERS,
+        kinds.ENTRY_FILTERS,
         "the entry filters",
         topic=Place("entryFilters"),
         namespace=Place("entryFilters"),
         default="",
     )
     pause_on_ack_state: bool = policy(
-        SWITCH_WITHOUT_BODY,
+        kinds.SWITCH_WITHOUT_BODY,
         "whether delivery waits for acknowledgements that cannot be stored",
         topic=Place("dispatcherPauseOnAckStatePersistentEnabled", "dispatcherPauseOnAckStatePersistent", unset=False),
         namespace=Place(
@@ -384,24 +356,20 @@ class NamespacePolicies:
     """What counts for a namespace rather than for a topic in it."""
 
     auto_topic_creation: AutoTopicCreation = policy(
-        AUTO_TOPIC,
+        kinds.AUTO_TOPIC,
         "whether topics are made by using them",
         namespace=Place("autoTopicCreationOverride", "autoTopicCreation"),
-        settings=(
-            "broker.auto_create_topics",
-            "broker.auto_create_topics_type",
-            "broker.auto_create_partitions",
-        ),
+        settings=("broker.auto_create_topics", "broker.auto_create_topics_type", "broker.auto_create_partitions"),
     )
     topics_max: int = policy(
-        COUNT,
+        kinds.COUNT,
         "the most topics",
         namespace=Place("max_topics_per_namespace", "maxTopicsPerNamespace"),
         settings=("broker.topics_per_namespace_max",),
     )
     """Each partition counts as a topic."""
     subscription_auth_mode: str = policy(
-        AUTH_MODE,
+        kinds.AUTH_MODE,
         "how names of subscriptions are authorized",
         namespace=Place("subscription_auth_mode", "subscriptionAuthMode", unset="None", can_remove=False),
         default="None",
@@ -418,7 +386,7 @@ def namespace_policies(document: Json, config: Config) -> NamespacePolicies:
 
 # --- the document of a namespace as clients send it -------------------------------------------------------------------
 
-_ONLY_KEPT: Final[Mapping[str, Form]] = {
+_ONLY_KEPT: Final[Mapping[str, kinds.Form]] = {
     **dict.fromkeys(
         ("auth_policies", "bundles", "latency_stats_sample_rate", "offload_policies", "properties"), nested
     ),

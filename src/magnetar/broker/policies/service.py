@@ -9,7 +9,7 @@ Order:     `update_topic` publishes an event to `__change_events`. It returns af
            the change is in force. Namespace policies are changed through `Resources.namespaces`; followers watch them.
 Limits:    `__change_events` itself is loaded with its namespace's policies only: otherwise its own content would be
            needed to load it.
-Read next: follower.py, namespace_state.py, registry.py; docs/policies.md
+Read next: follower.py, registry.py; docs/policies.md
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import asyncio
 import copy
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
 
-from magnetar.broker.policies.event_schema import event_schema, parsed_event_schema
 from magnetar.broker.policies.events import (
     EventsTopics,
     OutgoingEvent,
     encode_event,
     event_key,
+    event_schema,
     new_document,
+    parsed_event_schema,
     unknown_field,
 )
-from magnetar.broker.policies.follower import NamespaceFollower
-from magnetar.broker.policies.namespace_state import Listener, NamespaceState
+from magnetar.broker.policies.follower import Listener, NamespaceFollower, NamespaceState
 from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies, namespace_policies
+from magnetar.broker.resources.documents import Decision, Document
 from magnetar.config.root import Config
 from magnetar.errors import NotAllowedError, PoliciesUnavailableError, ResourceMissingError
 from magnetar.metadata.store import MetadataStore
@@ -41,10 +41,6 @@ from magnetar.runtime.slices import Slices
 from magnetar.schemas.compatibility import CompatibilityStrategy
 from magnetar.schemas.data import version_to_bytes
 from magnetar.schemas.registry import SchemaRegistry
-
-Document: TypeAlias = dict[str, Any]
-Decision: TypeAlias = Callable[[Document], Document | None]
-"""Returns a topic's new policies from its old ones; None leaves them as they are. It may change its argument."""
 
 
 class PolicyService:
@@ -60,8 +56,6 @@ class PolicyService:
         self._locks = KeyedLock()
         self._timeout_s = float(config.broker.topic_policies_timeout_s)
         self._is_closed = False
-
-    # --- reading ------------------------------------------------------------------------------------------------------
 
     async def load(self, topic: TopicName) -> None:
         """ResourceMissingError if the namespace does not exist; PoliciesUnavailableError if loading takes too long."""
@@ -100,8 +94,6 @@ class PolicyService:
         found = self._state(topic.namespace).topics.document(topic, is_global=is_global)
         return None if found is None else copy.deepcopy(dict(found))
 
-    # --- changing topic policies --------------------------------------------------------------------------------------
-
     async def update_topic(self, topic: TopicName, decide: Decision, *, is_global: bool = False) -> None:
         """Returns when the change is in force here. InvalidPolicyError if a value does not fit its policy."""
         if self._events is None:
@@ -118,13 +110,13 @@ class PolicyService:
             outgoing = OutgoingEvent(key, payload, schema_version, replicate_to)
             await self._publish(self._events, topic.namespace, outgoing)
 
-    async def delete_topic(self, topic: TopicName, *, keep_global: bool = False) -> None:
+    async def delete_topic(self, topic: TopicName) -> None:
         """Deletes all policies of a topic. Also called when the topic itself is deleted."""
         if self._events is None or topic.is_change_events:
             return
         async with self._turn(topic.namespace):
             await self.load(topic)
-            for is_global in (False,) if keep_global else (False, True):
+            for is_global in (False, True):
                 if self.topic_policies(topic, is_global=is_global) is not None:
                     key = event_key(topic, is_global=is_global)
                     version = version_to_bytes(await self._own_version(topic.namespace))
@@ -168,8 +160,6 @@ class PolicyService:
     def _turn(self, name: NamespaceName) -> AbstractAsyncContextManager[None]:
         late = PoliciesUnavailableError(f"others change topic policies of namespace {name} for too long: try again")
         return self._locks.hold(str(name), self._timeout_s, late)
-
-    # --- following ----------------------------------------------------------------------------------------------------
 
     async def _loaded(self, name: NamespaceName) -> NamespaceFollower:
         follower = self._followers.get(name)

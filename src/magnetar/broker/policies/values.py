@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
 from magnetar.errors import InvalidPolicyError, MalformedMetadataError
 
@@ -29,23 +29,25 @@ def number(value: Json, name: str, default: int) -> int:
 
 
 def optional_number(value: Json, name: str) -> int | None:
-    found = value.get(name)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-        raise MalformedMetadataError(f"{name} is {found!r}, which is not an integer")
-    return found
+    return cast("int | None", _typed(value, name, int, "not an integer"))
 
 
 def flag(value: Json, name: str) -> bool | None:
-    found = value.get(name)
-    if found is not None and not isinstance(found, bool):
-        raise MalformedMetadataError(f"{name} is {found!r}, which is neither true nor false")
-    return found
+    return cast("bool | None", _typed(value, name, bool, "neither true nor false"))
 
 
 def nested(value: Json, name: str) -> Json | None:
+    return cast("Json | None", _typed(value, name, Mapping, "not an object"))
+
+
+def text(value: Json, name: str) -> str | None:
+    return cast("str | None", _typed(value, name, str, "not a string"))
+
+
+def _typed(value: Json, name: str, kind: type, what: str) -> object:
     found = value.get(name)
-    if found is not None and not isinstance(found, Mapping):
-        raise MalformedMetadataError(f"{name} is {found!r}, which is not an object")
+    if found is not None and (not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool)):
+        raise MalformedMetadataError(f"{name} is {found!r}, which is {what}")
     return found
 
 
@@ -56,13 +58,6 @@ def names(value: Json, name: str) -> tuple[str, ...]:
     if not isinstance(found, (list, tuple)) or not all(isinstance(each, str) for each in found):
         raise MalformedMetadataError(f"{name} is {found!r}, which is not a list of names")
     return tuple(found)
-
-
-def text(value: Json, name: str) -> str | None:
-    found = value.get(name)
-    if found is not None and not isinstance(found, str):
-        raise MalformedMetadataError(f"{name} is {found!r}, which is not a string")
-    return found
 
 
 def choice(value: Json, name: str, kind: type[Choice]) -> Choice | None:

@@ -27,12 +27,13 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from magnetar.broker.publishing.producer import Publish
+from magnetar.broker.publishing.producers import Publish
 from magnetar.errors import MalformedEntryError, NotAllowedError
-from magnetar.topic.chain import LedgerChain
+from magnetar.topic.cursor.cursors import Cursor
 from magnetar.topic.entry_format.head import EntryHead
+from magnetar.topic.log.log import TopicLog
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
@@ -165,38 +166,11 @@ _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 8 * 2**20
 
 
-class DedupCursor(Protocol):
-    """The part of `Cursor` that is needed here."""
-
-    @property
-    def mark_delete(self) -> Position: ...
-    @property
-    def long_properties(self) -> Mapping[str, int]: ...
-    def acknowledge_to(self, position: Position) -> None: ...
-    def set_long_properties(self, properties: Mapping[str, int]) -> None: ...
-    def flush_soon(self) -> None: ...
-    async def flush(self) -> None: ...
-
-
-class DedupLog(Protocol):
-    @property
-    def chain(self) -> LedgerChain: ...
-    @property
-    def last_confirmed(self) -> Position: ...
-    async def read(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry]: ...
-
-
 class Deduplication:
     """Serves one topic. It judges when `learn` has returned."""
 
     def __init__(
-        self,
-        cursor: DedupCursor,
-        *,
-        snapshot_s: int,
-        snapshot_entries: int,
-        producers_max: int,
-        messages_under_way: int = 0,
+        self, cursor: Cursor, *, snapshot_s: int, snapshot_entries: int, producers_max: int, messages_under_way: int = 0
     ) -> None:
         """`messages_under_way` were appended before, and are not durable. A `snapshot_s` of 0: never by time."""
         self.is_ready = False
@@ -216,7 +190,7 @@ class Deduplication:
         self._seen_s: dict[str, float] = {}
         """For each producer that is not connected, since when."""
 
-    async def learn(self, log_: DedupLog, now_s: float) -> None:
+    async def learn(self, log_: TopicLog, now_s: float) -> None:
         """Reads the log. The caller sets the timeout."""
         await self._all_judged.wait()
         await self._replay(log_)
@@ -225,7 +199,7 @@ class Deduplication:
         self._last = log_.last_confirmed
         self._save_when_due()
 
-    async def _replay(self, log_: DedupLog) -> None:
+    async def _replay(self, log_: TopicLog) -> None:
         position = log_.chain.next_position(self._cursor.mark_delete)
         while position <= log_.last_confirmed:  # Including what comes meanwhile.
             entries = await log_.read(position, _READ_ENTRIES, _READ_BYTES)
@@ -294,7 +268,6 @@ class Deduplication:
             self._timer = asyncio.get_running_loop().call_later(self._snapshot_s, self._save)
 
     def _save(self) -> None:
-        """Stores the map soon, for the last durable entry."""
         self.close()
         self._unsaved = 0
         self._cursor.acknowledge_to(self._last)

@@ -3,9 +3,12 @@
 topic_publisher.py appends to the topic's log; the one in broker/topics/non_persistent.py passes messages on directly.
 
 Limits:    A producer that brings messages when there is no room is held, and called back when there is. What arrived is
-           always taken: a producer that published more than the policies allow is held afterwards.
+           always taken: a producer that published more than the policies allow is held afterwards. There is a token
+           bucket for messages and one for bytes, each with room for one second. A bucket may go below zero; the
+           connection is then held until it is above again. So one large batch passes, and the rate holds over time. A
+           consumer may subscribe a limited number of times in a period, and is refused beyond that.
 Failure:   Once the topic ends, nothing more is taken. Producers that wait for room are called back and get the reason.
-Read next: producer.py, rate_limit.py
+Read next: producers.py
 """
 
 from __future__ import annotations
@@ -13,13 +16,83 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from magnetar.broker.policies.registry import EffectivePolicies
-from magnetar.broker.publishing.producer import Offer, Producer, Publish, TakenRun, Waiter
-from magnetar.broker.publishing.rate_limit import PublishLimit
+from magnetar.broker.publishing.producers import Offer, Producer, Publish, TakenRun, Waiter
 from magnetar.errors import MagnetarError, TopicFencedError
 from magnetar.names import TopicName
 from magnetar.wire.bookkeeper.frames import Buffer
+
+_ROOM_S: Final = 1.0
+_CONSUMERS_MAX: Final = 10_000  # The limit of consumers that are remembered for one topic.
+
+
+class TokenBucket:
+    """Fills with `rate` tokens a second, up to one second's worth."""
+
+    __slots__ = ("_at", "_tokens", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        assert rate > 0
+        self.rate = rate
+        self._tokens = rate * _ROOM_S
+        self._at = now
+
+    def take(self, tokens: float, now: float) -> float:
+        """Takes them, and returns how many seconds it takes until the bucket is not empty again."""
+        earned = max(0.0, now - self._at) * self.rate
+        self._at = now
+        self._tokens = min(self._tokens + earned, self.rate * _ROOM_S) - tokens
+        return max(0.0, -self._tokens / self.rate)
+
+
+class PublishLimit:
+    """Serves one topic. A rate of zero or below is no limit."""
+
+    __slots__ = ("_buckets", "bytes_per_s", "messages_per_s")
+
+    def __init__(self, messages_per_s: int, bytes_per_s: int, now: float) -> None:
+        self.messages_per_s = messages_per_s
+        self.bytes_per_s = bytes_per_s
+        self._buckets = tuple(TokenBucket(rate, now) if rate > 0 else None for rate in (messages_per_s, bytes_per_s))
+
+    def take(self, messages: int, size: int, now: float) -> float:
+        """Counts a run; returns for how many seconds its producer is held."""
+        delays = [
+            bucket.take(amount, now)
+            for bucket, amount in zip(self._buckets, (messages, size), strict=True)
+            if bucket is not None
+        ]
+        return max(delays, default=0.0)
+
+
+class SubscribeLimit:
+    """Serves one topic: counts how often each consumer comes in a period."""
+
+    __slots__ = ("_counts", "_per_consumer", "_period_s")
+
+    def __init__(self) -> None:
+        self._per_consumer = 0
+        self._period_s = 0.0
+        self._counts: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """For each consumer, when its period began, and how often it came since."""
+
+    def change(self, per_consumer: int, period_s: float) -> None:
+        """Changes the limit; zero is no limit."""
+        self._per_consumer, self._period_s = per_consumer, period_s
+
+    def admits(self, consumer: tuple[str, str, int], now: float) -> bool:
+        if self._per_consumer <= 0:
+            return True
+        began, count = self._counts.pop(consumer, (now, 0))
+        if now - began >= self._period_s:
+            began, count = now, 0
+        self._counts[consumer] = (began, count + 1)
+        while len(self._counts) > _CONSUMERS_MAX:
+            del self._counts[next(iter(self._counts))]  # The one that was not seen for longest.
+        return count < self._per_consumer
+
 
 _NO_ROOM = "room"
 _RATE = "rate"
@@ -48,8 +121,6 @@ class Publisher(ABC):
         """Applies policies from now on."""
         self._policies = policies
         self._apply_rate()
-
-    # --- messages -----------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -84,8 +155,6 @@ class Publisher(ABC):
                 result.size += length
         return result
 
-    # --- what is known of producers -----------------------------------------------------------------------------------
-
     @abstractmethod
     def last_sequence_id(self, producer: str) -> int:
         """Returns the highest that a producer of this name has published, or −1 if nothing is remembered of it."""
@@ -100,8 +169,6 @@ class Publisher(ABC):
     def forget_producers(self, idle_s: float, is_connected: Callable[[str], bool]) -> None:
         """Forgets what is remembered of producers that have not been connected for this many seconds."""
 
-    # --- refusing -----------------------------------------------------------------------------------------------------
-
     def refuse(self, why: object) -> None:
         """Takes nothing more. Producers that wait for room are called back and get the reason."""
         if self.refusal is None:
@@ -112,8 +179,6 @@ class Publisher(ABC):
         if self.refusal is not None:
             raise TopicFencedError(str(self.refusal))
 
-    # --- room ---------------------------------------------------------------------------------------------------------
-
     def wait_for_room(self, waiter: Waiter) -> None:
         if waiter not in self._waiting_for_room:
             self._waiting_for_room[waiter] = None
@@ -123,8 +188,6 @@ class Publisher(ABC):
         waiting, self._waiting_for_room = self._waiting_for_room, {}
         for waiter in waiting:
             waiter.let_go(f"{_NO_ROOM} {self._topic}")
-
-    # --- rate ---------------------------------------------------------------------------------------------------------
 
     def _apply_rate(self) -> None:
         rate = self._policies.publish_rate

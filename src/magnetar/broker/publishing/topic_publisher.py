@@ -20,7 +20,7 @@ from typing import Final
 from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.broker.publishing.dedup import CURSOR_NAME as DEDUP_CURSOR
 from magnetar.broker.publishing.dedup import Deduplication, Verdict
-from magnetar.broker.publishing.producer import Offer, Producer, Publish, TakenRun, producer_of
+from magnetar.broker.publishing.producers import Offer, Producer, Publish, TakenRun, producer_of
 from magnetar.broker.publishing.publisher import Publisher
 from magnetar.config.root import Config
 from magnetar.errors import (
@@ -77,8 +77,6 @@ class TopicPublisher(Publisher):
         if not (self._is_dedup_as_wanted or self.is_switching_dedup or self.refusal is not None):
             name = f"dedup {self._topic}"
             self._dedup_switch = self._loop.create_task(self._switch_dedup_until_as_wanted(), name=name)
-
-    # --- messages -----------------------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
@@ -152,7 +150,6 @@ class TopicPublisher(Publisher):
         return False
 
     def _inspect(self, body: Buffer) -> None:
-        """Checks policies that depend on a message's content."""
         policies = self._policies
         if policies.message_bytes_max and len(body) > policies.message_bytes_max:
             raise NotAllowedError(f"topic {self._topic} accepts messages of up to {policies.message_bytes_max} bytes")
@@ -220,7 +217,6 @@ class TopicPublisher(Publisher):
         return self._policies.deduplication == (self.dedup is not None)
 
     async def switch_dedup(self) -> None:
-        """Begins or ends deduplication, as the policies require."""
         wanted = self._policies.deduplication
         if wanted and self.dedup is None:
             broker = self._config.broker

@@ -10,7 +10,7 @@ Order:     Topic → room for one more → backlog quota → encryption → sche
 
 from __future__ import annotations
 
-from magnetar.broker.publishing.producer import AccessMode, Producer, ProducerOptions
+from magnetar.broker.publishing.producers import AccessMode, Producer, ProducerOptions
 from magnetar.broker.pulsar.schemas import schema_of
 from magnetar.broker.pulsar.session import Session
 from magnetar.broker.pulsar.values import metadata_map

@@ -1,7 +1,7 @@
 """Session: what one connection has, the client's identity, its producers and consumers, and its requests in progress.
 
-Receipts and refusals of published messages are sent here (broker/publishing/producer.py). A request that must wait is a
-task of the session (`serve`), which answers or refuses it; all end with the connection. Requests that are answered at
+Receipts and refusals of published messages are sent here (broker/publishing/producers.py). A request that must wait is
+a task of the session (`serve`), which answers or refuses it; all end with the connection. Requests that are answered at
 once have no task.
 
 Limits:    The connection is held by reason, each once: too much of it unpublished, too many receipts of
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from magnetar.broker.publishing.producer import Producer, Publish
+from magnetar.broker.publishing.producers import Producer, Publish
 from magnetar.broker.pulsar.connection import Connection
 from magnetar.broker.pulsar.errors import code_of, message_of, publish_code_of
 from magnetar.broker.pulsar.publish_memory import PublishMemory

@@ -2,7 +2,7 @@
 
 * `paths.py` has the paths.
 * `documents.py` has JSON nodes: read through a cache, changed by compare-and-set.
-* `clusters.py`, `tenants.py`, `namespaces.py`, `topics.py` have one kind of resource each.
+* `namespaces.py` has clusters, tenants and namespaces; `topics.py` has topics.
 * `bundles.py` has the ranges of hashes that a namespace is divided into.
 * `resources.py` has all of these with one cache, and makes what a new cluster needs.
 * `producer_names.py` makes names for producers without one.

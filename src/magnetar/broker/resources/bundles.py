@@ -68,9 +68,7 @@ class Bundles:
     boundaries: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        assert self.boundaries[0] == 0
-        assert self.boundaries[-1] == HASHES - 1
-        assert all(low < high for low, high in pairwise(self.boundaries))
+        assert _are_right(self.boundaries)
 
     @classmethod
     def equal(cls, count: int) -> Self:
@@ -86,13 +84,7 @@ class Bundles:
             boundaries = tuple(int(text, 16) for text in value["boundaries"])
         except (TypeError, KeyError, ValueError):
             raise MalformedMetadataError(f"{value!r} are not the bundles of a namespace") from None
-        is_right = (
-            len(boundaries) >= 2
-            and boundaries[0] == 0
-            and boundaries[-1] == HASHES - 1
-            and all(low < high for low, high in pairwise(boundaries))
-        )
-        if not is_right:
+        if not _are_right(boundaries):
             raise MalformedMetadataError(
                 f"boundaries of bundles ascend from 0x00000000 to 0xffffffff, and {value['boundaries']!r} do not"
             )
@@ -121,6 +113,11 @@ class Bundles:
         if not bundle.first < at < bundle.last:
             raise InvalidPolicyError(f"{_text(at)} is not inside the bundle {bundle}")
         return type(self)(tuple(sorted((*self.boundaries, at))))
+
+
+def _are_right(boundaries: tuple[int, ...]) -> bool:
+    is_whole = len(boundaries) >= 2 and boundaries[0] == 0 and boundaries[-1] == HASHES - 1
+    return is_whole and all(low < high for low, high in pairwise(boundaries))
 
 
 def _text(boundary: int) -> str:

@@ -19,7 +19,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from magnetar.errors import (
     BadVersionError,
@@ -29,12 +29,16 @@ from magnetar.errors import (
     NodeExistsError,
     NoNodeError,
     OutcomeUnknownError,
+    ResourceExistsError,
+    ResourceMissingError,
     SessionExpiredError,
 )
 from magnetar.metadata.cache import MetadataCache
 from magnetar.metadata.store import MetadataStore, Node
 
 log = logging.getLogger(__name__)
+
+Name = TypeVar("Name")
 
 Document: TypeAlias = dict[str, Any]
 Decision: TypeAlias = Callable[[Document], Document | None]
@@ -129,8 +133,6 @@ class Documents:
         finally:
             self.cache.drop(path)
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
-
     async def _change(self, path: str, decide: Callable[[Document | None], Document | None]) -> Document:
         pause_s = _PAUSE_S
         for tries_left in reversed(range(TRIES_MAX)):
@@ -170,6 +172,56 @@ class Documents:
                 await self.store.put(path, encode(document), node.version)
         finally:
             self.cache.drop(path)
+
+
+class NamedDocuments(Generic[Name]):
+    """The documents of one kind of resource, by name. Errors name what is missing or exists already."""
+
+    def __init__(
+        self,
+        documents: Documents,
+        path: Callable[[Name], str],
+        what: Callable[[Name], str],
+        advice: str = ": create it first",
+    ) -> None:
+        self._documents = documents
+        self._path = path
+        self._what = what
+        self._advice = advice
+
+    async def get(self, name: Name) -> Document:
+        found = await self._documents.read(self._path(name))
+        if found is None:
+            raise self._missing(name)
+        return found
+
+    async def exists(self, name: Name) -> bool:
+        return await self._documents.exists(self._path(name))
+
+    async def require(self, name: Name) -> None:
+        if not await self.exists(name):
+            raise self._missing(name)
+
+    async def create(self, name: Name, document: Document) -> None:
+        try:
+            await self._documents.create(self._path(name), document)
+        except NodeExistsError:
+            raise ResourceExistsError(f"{self._what(name)} exists already") from None
+
+    async def update(self, name: Name, decide: Decision) -> Document:
+        try:
+            return await self._documents.update(self._path(name), decide)
+        except NoNodeError:
+            raise self._missing(name) from None
+
+    async def delete(self, name: Name) -> None:
+        try:
+            await self._documents.delete(self._path(name))
+        except NoNodeError:
+            raise self._missing(name) from None
+
+    def _missing(self, name: Name) -> ResourceMissingError:
+        return ResourceMissingError(f"{self._what(name)} does not exist{self._advice}")
 
 
 async def delete_tree(store: MetadataStore, path: str, *, nodes_max: int = 100_000) -> None:

@@ -1,8 +1,9 @@
-"""Namespaces: their policies, shared by all clusters, and their local policies, which have the bundles in force.
+"""Clusters, tenants and namespaces: what topics belong to.
 
-Format:    One JSON document for each namespace has every policy (docs/policies.md); `deleted` is set while the
-           namespace is being deleted, and nothing new may begin in it. The bundles in the local policies are valid.
-           They are copied from the policies when they are first needed, as Apache does, and a split changes only them.
+Format:    A broker needs its own cluster; the others are for replication. One JSON document for each namespace has
+           every policy (docs/policies.md); `deleted` is set while the namespace is being deleted, and nothing new may
+           begin in it. Its local policies have the bundles in force: they are copied from the policies when they are
+           first needed, as Apache does, and a split changes only them.
 """
 
 from __future__ import annotations
@@ -11,17 +12,73 @@ from collections.abc import Callable, Iterable
 
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.bundles import Bundles
-from magnetar.broker.resources.documents import Decision, Document, Documents, delete_tree
-from magnetar.errors import (
-    InvalidNameError,
-    NodeExistsError,
-    NoNodeError,
-    ResourceExistsError,
-    ResourceLimitError,
-    ResourceMissingError,
-)
-from magnetar.names import NamespaceName
+from magnetar.broker.resources.documents import Decision, Document, Documents, NamedDocuments, delete_tree
+from magnetar.errors import InvalidNameError, NoNodeError, ResourceInUseError, ResourceLimitError, ResourceMissingError
+from magnetar.names import NamespaceName, check_entity
 from magnetar.schemas import storage as schemas
+
+# --- clusters and tenants ---------------------------------------------------------------------------------------------
+
+_NEW: Document = {  # What Pulsar writes for a cluster without other data.
+    "brokerClientTlsEnabled": False,
+    "tlsAllowInsecureConnection": False,
+    "brokerClientTlsEnabledWithKeyStore": False,
+    "brokerClientTlsTrustStoreType": "JKS",
+    "brokerClientTlsKeyStoreType": "JKS",
+    "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+}
+_NOT_CLUSTERS = ("global",)  # A name that stands for all of them.
+
+
+def new_cluster(*, service_url: str = "", broker_service_url: str = "") -> Document:
+    urls = {"serviceUrl": service_url, "brokerServiceUrl": broker_service_url}
+    return {name: url for name, url in urls.items() if url} | _NEW
+
+
+class Clusters(NamedDocuments[str]):
+    """Before one is deleted, the caller checks whether tenants still use it."""
+
+    def __init__(self, documents: Documents) -> None:
+        super().__init__(
+            documents, lambda name: paths.cluster(check_entity(name, "cluster")), lambda name: f"cluster {name!r}", ""
+        )
+
+    async def names(self) -> list[str]:
+        return [name for name in await self._documents.children(paths.CLUSTERS) if name not in _NOT_CLUSTERS]
+
+
+def new_tenant(allowed_clusters: Iterable[str], admin_roles: Iterable[str] = ()) -> Document:
+    return {"adminRoles": sorted(admin_roles), "allowedClusters": sorted(allowed_clusters)}
+
+
+class Tenants(NamedDocuments[str]):
+    def __init__(self, documents: Documents, *, tenants_max: int) -> None:
+        super().__init__(
+            documents, lambda name: paths.tenant(check_entity(name, "tenant")), lambda name: f"tenant {name!r}"
+        )
+        self._tenants_max = tenants_max
+
+    async def names(self) -> list[str]:
+        return await self._documents.children(paths.POLICIES)
+
+    async def create(self, name: str, document: Document) -> None:
+        if self._tenants_max and len(await self.names()) >= self._tenants_max:
+            raise ResourceLimitError(
+                f"there are {self._tenants_max} tenants, as many as broker.tenants_max allows: raise it, or delete one"
+            )
+        await super().create(name, document)
+
+    async def delete(self, name: str) -> None:
+        """Deletes the tenant. Raises ResourceInUseError while it has namespaces."""
+        await self.require(name)
+        if namespaces := await self._documents.children(self._path(name)):
+            raise ResourceInUseError(f"tenant {name!r} has namespaces, {namespaces[0]!r} among them: delete them first")
+        await super().delete(name)
+        for root in (paths.LOCAL_POLICIES, paths.PARTITIONED_TOPICS, paths.OWNERSHIP, paths.MANAGED_LEDGERS):
+            await delete_tree(self._documents.store, f"{root}/{name}")  # Empty parents: its namespaces are deleted.
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------------
 
 
 def new_policies(clusters: Iterable[str], bundles: Bundles) -> Document:
@@ -52,9 +109,11 @@ def new_policies(clusters: Iterable[str], bundles: Bundles) -> Document:
     }
 
 
-class Namespaces:
+class Namespaces(NamedDocuments[NamespaceName]):
+    """One that is being deleted exists."""
+
     def __init__(self, documents: Documents, *, namespaces_per_tenant_max: int) -> None:
-        self._documents = documents
+        super().__init__(documents, paths.namespace, lambda name: f"namespace {name}")
         self._per_tenant_max = namespaces_per_tenant_max
 
     async def names(self, tenant: str) -> list[NamespaceName]:
@@ -68,16 +127,9 @@ class Namespaces:
         return found
 
     async def policies(self, name: NamespaceName) -> Document:
-        found = await self._documents.read(paths.namespace(name))
-        if found is None:
-            raise _missing(name)
-        return found
+        return await self.get(name)
 
-    async def exists(self, name: NamespaceName) -> bool:
-        """Whether it exists, even if it is being deleted."""
-        return await self._documents.exists(paths.namespace(name))
-
-    async def create(self, name: NamespaceName, policies: Document) -> None:
+    async def create(self, name: NamespaceName, document: Document) -> None:
         if not await self._documents.exists(paths.tenant(name.tenant)):
             raise ResourceMissingError(f"tenant {name.tenant!r} does not exist: create it first")
         if self._per_tenant_max and len(await self.names(name.tenant)) >= self._per_tenant_max:
@@ -85,16 +137,7 @@ class Namespaces:
                 f"tenant {name.tenant!r} has {self._per_tenant_max} namespaces, as many as "
                 "broker.namespaces_per_tenant_max allows: raise it, or delete one"
             )
-        try:
-            await self._documents.create(paths.namespace(name), policies)
-        except NodeExistsError:
-            raise ResourceExistsError(f"namespace {name} exists already") from None
-
-    async def update(self, name: NamespaceName, decide: Decision) -> Document:
-        try:
-            return await self._documents.update(paths.namespace(name), decide)
-        except NoNodeError:
-            raise _missing(name) from None
+        await super().create(name, document)
 
     async def mark_deleted(self, name: NamespaceName) -> None:
         """Prevents new topics, before the namespace's topics are deleted."""
@@ -110,8 +153,6 @@ class Namespaces:
                 await self._documents.delete(path)
             except NoNodeError:
                 continue
-
-    # --- local policies -----------------------------------------------------------------------------------------------
 
     async def local_policies(self, name: NamespaceName) -> Document:
         """Returns the local policies, and makes them from the policies if they are missing."""
@@ -129,7 +170,3 @@ class Namespaces:
 def _local(policies: Document, decide: Decision) -> Callable[[Document | None], Document | None]:
     bundles = policies.get("bundles") or Bundles.equal(1).to_json()
     return lambda found: decide({"bundles": bundles, "migrated": False} if found is None else found)
-
-
-def _missing(name: NamespaceName) -> ResourceMissingError:
-    return ResourceMissingError(f"namespace {name} does not exist: create it first")

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.bundles import Bundles
-from magnetar.broker.resources.clusters import Clusters, new_cluster
 from magnetar.broker.resources.documents import Document, Documents, encode
-from magnetar.broker.resources.namespaces import Namespaces, new_policies
-from magnetar.broker.resources.tenants import Tenants, new_tenant
+from magnetar.broker.resources.namespaces import Clusters, Namespaces, Tenants, new_cluster, new_policies, new_tenant
 from magnetar.broker.resources.topics import PartitionedTopics, Topics
 from magnetar.config.broker import BrokerConfig
 from magnetar.errors import TransactionFailedError

@@ -14,16 +14,14 @@ from typing import Final
 
 from magnetar.broker.policies.values import flag, nested, number
 from magnetar.broker.resources import paths
-from magnetar.broker.resources.documents import Decision, Document, Documents
+from magnetar.broker.resources.documents import Document, Documents, NamedDocuments
 from magnetar.errors import (
     BadVersionError,
     InvalidPolicyError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    ResourceExistsError,
     ResourceLimitError,
-    ResourceMissingError,
     TransactionFailedError,
 )
 from magnetar.metadata.store import Create, Delete
@@ -42,6 +40,7 @@ class Partitioned:
 class PartitionedTopics:
     def __init__(self, documents: Documents, *, partitions_max: int) -> None:
         self._documents = documents
+        self._named = NamedDocuments(documents, paths.partitioned_topic, lambda topic: f"partitioned topic {topic}", "")
         self._partitions_max = partitions_max
 
     async def names(self, namespace: NamespaceName, domain: Domain = Domain.PERSISTENT) -> list[TopicName]:
@@ -61,10 +60,7 @@ class PartitionedTopics:
         document: Document = {"partitions": partitions, "deleted": False}
         if properties:
             document["properties"] = dict(properties)
-        try:
-            await self._documents.create(paths.partitioned_topic(topic), document)
-        except NodeExistsError:
-            raise ResourceExistsError(f"partitioned topic {topic} exists already") from None
+        await self._named.create(topic, document)
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
         """Raises the number. It cannot go down: a key's messages would be in two partitions."""
@@ -78,25 +74,16 @@ class PartitionedTopics:
                 )
             return document | {"partitions": partitions}
 
-        await self._update(topic, decide)
+        await self._named.update(topic, decide)
 
     async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        await self._update(topic, lambda document: document | {"properties": dict(properties)})
+        await self._named.update(topic, lambda document: document | {"properties": dict(properties)})
 
     async def mark_deleted(self, topic: TopicName, *, is_deleted: bool = True) -> None:
-        await self._update(topic, lambda document: document | {"deleted": is_deleted})
+        await self._named.update(topic, lambda document: document | {"deleted": is_deleted})
 
     async def delete(self, topic: TopicName) -> None:
-        try:
-            await self._documents.delete(paths.partitioned_topic(topic))
-        except NoNodeError:
-            raise _missing(topic) from None
-
-    async def _update(self, topic: TopicName, decide: Decision) -> None:
-        try:
-            await self._documents.update(paths.partitioned_topic(topic), decide)
-        except NoNodeError:
-            raise _missing(topic) from None
+        await self._named.delete(topic)
 
     def _check(self, topic: TopicName, partitions: int) -> None:
         if topic.is_partition:
@@ -115,10 +102,6 @@ def _partitioned(document: Document | None) -> Partitioned | None:
         return None
     properties = {str(name): str(value) for name, value in (nested(document, "properties") or {}).items()}
     return Partitioned(number(document, "partitions", 0), flag(document, "deleted") or False, properties)
-
-
-def _missing(topic: TopicName) -> ResourceMissingError:
-    return ResourceMissingError(f"partitioned topic {topic} does not exist")
 
 
 # --- persistent topics ------------------------------------------------------------------------------------------------

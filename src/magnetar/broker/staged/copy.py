@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple
 
-from magnetar.broker.publishing.producer import Producer, ProducerOptions, Publish
+from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.errors import LogBusyError, MagnetarError, TopicFencedError
 from magnetar.staging.reading import Chunk
@@ -87,8 +87,6 @@ class StagedCopy:
         if self._failure is not None:
             raise self._failure
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
     async def _wait_for_room(self) -> None:
         end_s = self._loop.time() + _ROOM_S_MAX
         while self._failure is None:
@@ -123,8 +121,6 @@ class StagedCopy:
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
-
-    # --- what the topic says ------------------------------------------------------------------------------------------
 
     def published(
         self, producer: Producer, ledger_id: int, first_entry_id: int, run: Sequence[Publish], size: int
@@ -174,8 +170,6 @@ async def find_copied(log: TopicLog, start: Position, chunks: AsyncIterator[Chun
 
 
 class _Expected:
-    """Yields the staged entries one by one."""
-
     def __init__(self, chunks: AsyncIterator[Chunk]) -> None:
         self.met = 0
         self._chunks = chunks

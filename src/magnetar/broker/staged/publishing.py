@@ -3,6 +3,8 @@
         await staged.publish(topic, owner, epoch)       done, or StillPublishingError: it continues, ask again
         await staged.forget(topic, owner)               an owner that is not used any more
 
+    StagedSweeping finishes and removes what jobs have left, at intervals, and publishes through any broker.
+
     Order:     Before anything is appended, the topic's node records that this epoch is being copied, and where the log
                ended (progress.py). After the last append is durable it records that the epoch is done.
     Failure:   A broker that finds "copying" (this one after a failure, or the next owner of the topic) counts how much
@@ -11,7 +13,7 @@
                exceeds its quota, or is missing and not made by use is an error; the epoch stays decided, and is
                published when a caller asks again after the cause was removed.
     Limits:    One copy of an owner at a time in one topic; several owners, and other producers, beside it.
-Read next: copy.py, progress.py, sweeping.py, admin/topics/staging.py; docs/staging.md
+Read next: copy.py, progress.py, staging/sweeper.py, admin/topics/staging.py; docs/staging.md
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.staged.copy import NOTHING_COPIED, Copied, StagedCopy, find_copied
 from magnetar.broker.staged.progress import LAG, SinkProgress, lag_to_note, progress_of, property_of
 from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.client.http import HttpClient
 from magnetar.errors import (
     EpochOrderError,
     MagnetarError,
@@ -37,12 +40,14 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import MetadataStore
 from magnetar.names import TopicName
 from magnetar.runtime.keyed_lock import KeyedLock
-from magnetar.runtime.uncancelled import UncancelledTasks
+from magnetar.runtime.uncancelled import UncancelledTasks, end_task
 from magnetar.staging.intents import Intents, OwnerNode
-from magnetar.staging.publisher import Reached, nothing_reached
+from magnetar.staging.publisher import HttpPublisher, Reached, nothing_reached
 from magnetar.staging.reading import staged_chunks
 from magnetar.staging.records import Intent, StagedPart
 from magnetar.staging.register import StagingSettings
+from magnetar.staging.sink import Sink
+from magnetar.staging.sweeper import SweepReport, sweep
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +64,7 @@ class StagedPublishing:
     """Serves one broker. `aclose` must come before its topics are closed."""
 
     def __init__(
-        self,
-        service: BrokerService,
-        store: MetadataStore,
-        ledgers: LedgerClient,
-        *,
-        reached: Reached = nothing_reached,
+        self, service: BrokerService, store: MetadataStore, ledgers: LedgerClient, *, reached: Reached = nothing_reached
     ) -> None:
         self._service = service
         self._store = store
@@ -81,8 +81,6 @@ class StagedPublishing:
 
     async def aclose(self) -> None:
         await self._publishes.give_up()
-
-    # --- asking -------------------------------------------------------------------------------------------------------
 
     async def publish(self, name: TopicName, owner: str, epoch: int, *, wait_s: float = WAIT_S) -> None:
         """Returns when the epoch is in the topic. StillPublishingError after `wait_s`; a caller that leaves stops
@@ -124,8 +122,6 @@ class StagedPublishing:
         """Counts a skip here, since the processes of a job end with it and have no metrics of their own."""
         self.skips += 1
         log.info("a run wrote nothing: it was committed before", extra={"owner": owner, "epoch": epoch})
-
-    # --- doing --------------------------------------------------------------------------------------------------------
 
     def _turn(self, name: TopicName, owner: str) -> AbstractAsyncContextManager[None]:
         late = StillPublishingError(f"another epoch of {owner!r} is being copied to {name}: ask again")
@@ -199,3 +195,74 @@ class StagedPublishing:
 
 def _stopping() -> ServiceNotReadyError:
     return ServiceNotReadyError("the broker is stopping: look the topic up again")
+
+
+_PATIENCE_S: Final = 30.0  # For one topic of one epoch: what cannot be published now is tried at the next sweep.
+_MINUTE_MS: Final = 60_000
+
+
+class BrokerPublisher:
+    """Is a `Publisher` that serves this broker's own topics, and asks other brokers for theirs."""
+
+    def __init__(self, service: BrokerService, staged: StagedPublishing) -> None:
+        self._service = service
+        self._staged = staged
+
+    async def publish(self, topic: str, owner: str, epoch: int) -> None:
+        name = TopicName.parse(topic)
+        found = await self._service.look_up(name)
+        if found.is_here:
+            await self._staged.publish(name, owner, epoch)
+        else:
+            async with self._http(found.address.http_url) as http:
+                await HttpPublisher(http, asked_max=1).publish(topic, owner, epoch)
+
+    async def forget(self, topic: str, owner: str) -> None:
+        name = TopicName.parse(topic)
+        found = await self._service.look_up(name)
+        if found.is_here:
+            await self._staged.forget(name, owner)
+        else:
+            async with self._http(found.address.http_url) as http:
+                await HttpPublisher(http).forget(topic, owner)
+
+    async def note_skip(self, owner: str, epoch: int) -> None:
+        self._staged.note_skip(owner, epoch)
+
+    def _http(self, http_url: str) -> HttpClient:
+        return HttpClient(http_url, self._service.entropy.random)
+
+
+class StagedSweeping:
+    """Is begun by `start` and ended by `aclose`."""
+
+    def __init__(
+        self, service: BrokerService, store: MetadataStore, ledgers: LedgerClient, publisher: BrokerPublisher
+    ) -> None:
+        self._service = service
+        self._store = store
+        self._ledgers = ledgers
+        self._sink = Sink(store, ledgers, publisher, patience_s=_PATIENCE_S)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="staged-sweeping")
+
+    async def aclose(self) -> None:
+        await end_task(self._task)
+
+    async def _run(self) -> None:
+        interval_s = self._service.config.upkeep.staging_sweep_s
+        while True:
+            # Brokers that started together do not sweep together.
+            await asyncio.sleep(interval_s * (0.5 + self._service.entropy.random.random()))
+            try:
+                await self.sweep()
+            except MagnetarError as error:
+                log.warning("a sweep of staged data failed", extra={"why": str(error)})
+            except Exception:  # Otherwise one bad node would end the sweeping for as long as the broker runs.
+                log.exception("a sweep of staged data failed unexpectedly")
+
+    async def sweep(self) -> SweepReport:
+        ttl_ms = self._service.config.upkeep.staging_ttl_minutes * _MINUTE_MS
+        return await sweep(self._store, self._ledgers, self._service.entropy.wall_ms(), ttl_ms, sink=self._sink)

@@ -21,7 +21,7 @@ from magnetar.broker.dispatch.context import DispatchLimits, EntrySource
 from magnetar.broker.dispatch.rate_bucket import RateBucket
 from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.broker.publishing.dedup import CURSOR_NAME as DEDUP_CURSOR
-from magnetar.broker.publishing.producer import REPLICATOR_PREFIX
+from magnetar.broker.publishing.producers import REPLICATOR_PREFIX
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import EndNotices, Subscription
 from magnetar.broker.topics.topic import SubscribeOptions

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.policies.events import EventsReader, IncomingEvent, OutgoingEvent
-from magnetar.broker.publishing.producer import Producer, ProducerOptions, Publish
+from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.errors import (
     MagnetarError,

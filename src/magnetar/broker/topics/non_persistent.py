@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from magnetar.broker.dispatch.non_persistent import NonPersistentSubscription
 from magnetar.broker.dispatch.rate_bucket import RateBucket
 from magnetar.broker.policies.registry import EffectivePolicies
-from magnetar.broker.publishing.producer import Publish
+from magnetar.broker.publishing.producers import Publish
 from magnetar.broker.publishing.publisher import Publisher
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.topic import LastMessage, SubscribeOptions, SubscriptionLike, Topic

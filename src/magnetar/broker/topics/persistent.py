@@ -8,7 +8,7 @@ Failure:   When another owner took over, or the log cannot continue, nothing mor
            disconnected, and `on_lost` asks the registry to unload it. Clients that come back find it loaded again, here
            or elsewhere.
 Read next: broker/publishing/topic_publisher.py, broker/subscriptions/subscriptions.py,
-           broker/upkeep/backlog_limiter.py, broker/upkeep/chores.py
+           broker/upkeep/backlog_limiter.py, broker/upkeep/upkeep.py
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from magnetar.topic.compaction import TopicCompaction
 from magnetar.topic.cursor.cursors import Cursors
 from magnetar.topic.cursor.ledger_storage import CursorContext
 from magnetar.topic.entry_format.messages import last_batch_index
-from magnetar.topic.log.context import LogContext
 from magnetar.topic.log.log import TopicLog
+from magnetar.topic.log.managed_ledger import LogContext
 from magnetar.topic.position import EARLIEST, Position
 
 log = logging.getLogger(__name__)

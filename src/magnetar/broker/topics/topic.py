@@ -15,10 +15,8 @@ from typing import Protocol
 
 from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.broker.policies.values import DeleteMode
-from magnetar.broker.publishing.producer import Producer
-from magnetar.broker.publishing.producers import Producers
-from magnetar.broker.publishing.publisher import Publisher
-from magnetar.broker.publishing.rate_limit import SubscribeLimit
+from magnetar.broker.publishing.producers import Producer, Producers
+from magnetar.broker.publishing.publisher import Publisher, SubscribeLimit
 from magnetar.broker.subscriptions.consumer import Consumer, SubscriptionType
 from magnetar.broker.takeover import is_dead
 from magnetar.errors import ConsumerBusyError, NotAllowedError, ResourceLimitError, TopicFencedError

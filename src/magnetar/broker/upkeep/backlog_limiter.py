@@ -3,7 +3,7 @@
 If the backlog exceeds it, producers are refused, or the oldest messages of the slowest subscriptions are skipped until
 the backlog fits. Size and age have a policy each. Readers have no backlog: nothing is retained for them.
 
-Read next: chores.py (which runs the check), broker/topics/persistent.py
+Read next: upkeep.py (which runs the check), broker/topics/persistent.py
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class _Exceeded:
 
 
 class BacklogLimiter:
-    """Serves one topic."""
-
     def __init__(
         self, topic: TopicName, policies: EffectivePolicies, topic_log: TopicLog, subscriptions: Subscriptions
     ) -> None:
@@ -95,8 +93,6 @@ class BacklogLimiter:
             before_ms = now_ms - age.limit_s * 1000
             found.append(_Exceeded(age.policy, why, partial(self._skip_to_time, before_ms)))
         return found
-
-    # --- the backlog --------------------------------------------------------------------------------------------------
 
     def backlog_bytes(self) -> int:
         """Returns the backlog of the durable subscription that lags most."""

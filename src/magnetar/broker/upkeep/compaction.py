@@ -43,7 +43,6 @@ class CompactionRuns:
         self._task: asyncio.Task[None] | None = None
 
     async def restore(self) -> None:
-        """Opens what was compacted, when the topic is opened."""
         cursor = self._cursors.get(COMPACTION_CURSOR)
         if cursor is not None:
             await self.view.restore(cursor)
@@ -78,7 +77,6 @@ class CompactionRuns:
         return self._cursors.get(COMPACTION_CURSOR) or await self._cursors.create(COMPACTION_CURSOR, EARLIEST)
 
     async def wait(self) -> None:
-        """Waits for the run in progress."""
         if self._task is not None:
             await asyncio.wait([self._task])
 

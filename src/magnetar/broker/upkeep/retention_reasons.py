@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 
 from magnetar.broker.dispatch.blockers import Progress
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -88,11 +89,10 @@ def _subscriptions(topic: PersistentTopic, span: LedgerSpan, position: Position)
 
 def _subscription(topic: PersistentTopic, cursor: Cursor, position: Position, end: Position) -> RetentionReason:
     name = cursor.name
+    reason = partial(RetentionReason, retained_by=RetainedBy.SUBSCRIPTION, subscription=name)
     subscription = topic.subscriptions.get(name)
     if subscription is None:
-        return RetentionReason(
-            retained_by=RetainedBy.SUBSCRIPTION,
-            subscription=name,
+        return reason(
             text=f"the broker's own cursor {name!r} is at {cursor.mark_delete}, before the end of its ledger",
             advice="wait: it follows by itself",
         )
@@ -100,9 +100,7 @@ def _subscription(topic: PersistentTopic, cursor: Cursor, position: Position, en
     if state.progress is not Progress.ACKNOWLEDGED:
         ttl_s = topic.policies.message_ttl_s
         whose = "" if state.consumer is None else f" (consumer {state.consumer!r})"
-        return RetentionReason(
-            retained_by=RetainedBy.SUBSCRIPTION,
-            subscription=name,
+        return reason(
             text=f"subscription {name!r} has not acknowledged it: {state.progress}{whose}",
             advice="let a consumer acknowledge it; or skip, expire or delete the subscription"
             + (f"; or wait until it is {ttl_s} s old, its time to live" if ttl_s else ""),
@@ -110,19 +108,9 @@ def _subscription(topic: PersistentTopic, cursor: Cursor, position: Position, en
     first = cursor.next_unacknowledged(cursor.mark_delete)
     if first <= end:
         text = f"subscription {name!r} has acknowledged it, but not {first} of the same ledger or before"
-        return RetentionReason(
-            retained_by=RetainedBy.SUBSCRIPTION,
-            subscription=name,
-            text=text,
-            advice="let a consumer acknowledge that one",
-        )
+        return reason(text=text, advice="let a consumer acknowledge that one")
     text = f"subscription {name!r} has acknowledged it, and that is not stored yet"
-    return RetentionReason(
-        retained_by=RetainedBy.SUBSCRIPTION,
-        subscription=name,
-        text=text,
-        advice="wait: it is stored in the background",
-    )
+    return reason(text=text, advice="wait: it is stored in the background")
 
 
 def _retention(

@@ -10,8 +10,7 @@ import typer
 from magnetar.cli.admin.client import AdminClient, AdminError, namespace_path, quote, topic_path
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, DEFAULT_NAMESPACE, AdminUrl, SubscriptionArgument
 from magnetar.cli.cluster_options import topic as topic_name
-from magnetar.cli.flags import AsJson
-from magnetar.cli.output import note, print_json, printable
+from magnetar.cli.output import AsJson, note, print_json, printable
 from magnetar.errors import CursorMissingError
 from magnetar.names import TopicName
 from magnetar.words import counted

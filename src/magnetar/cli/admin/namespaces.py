@@ -1,4 +1,4 @@
-"""`magnetar namespaces`: groups of topics with policies in common."""
+"""`magnetar tenants` and `magnetar namespaces`: groups of topics with policies in common, and their owners."""
 
 from __future__ import annotations
 
@@ -7,12 +7,58 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from magnetar.cli.admin.client import AdminClient, namespace_path, quote
-from magnetar.cli.admin.summaries import print_policies
+from magnetar.cli.admin.summaries import print_policies, print_tenant
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, AdminUrl, NamespaceArgument
-from magnetar.cli.flags import AsJson, Yes, confirm
-from magnetar.cli.output import print_json, print_names
+from magnetar.cli.output import AsJson, Yes, confirm, print_json, print_names
 from magnetar.errors import ArgumentError
 from magnetar.names import NamespaceName
+
+Tenant: TypeAlias = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
+Clusters: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster", metavar="CLUSTER", help="Cluster that the tenant may use; may be repeated. Default: all clusters."
+    ),
+]
+Roles: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--admin-role", metavar="ROLE", help="Role that may administer the tenant; may be repeated."),
+]
+
+tenants_app = typer.Typer(no_args_is_help=True, help="List, create and delete tenants.")
+
+
+@tenants_app.command("list")
+def list_tenants(url: AdminUrl = DEFAULT_ADMIN_URL, as_json: AsJson = False) -> None:
+    """List the tenants."""
+    print_names(AdminClient(url).get("tenants"), as_json)
+
+
+@tenants_app.command("show")
+def show_tenant(tenant: Tenant, url: AdminUrl = DEFAULT_ADMIN_URL, as_json: AsJson = False) -> None:
+    """Print the clusters and admin roles of a tenant."""
+    found = AdminClient(url).get(f"tenants/{quote(tenant)}")
+    print_json(found) if as_json else print_tenant(tenant, found)
+
+
+@tenants_app.command("create")
+def create_tenant(
+    tenant: Tenant, clusters: Clusters = None, admin_roles: Roles = None, url: AdminUrl = DEFAULT_ADMIN_URL
+) -> None:
+    """Create a tenant."""
+    client = AdminClient(url)
+    allowed = clusters or client.get("clusters")
+    client.put(f"tenants/{quote(tenant)}", {"allowedClusters": allowed, "adminRoles": admin_roles or []})
+
+
+@tenants_app.command("delete")
+def delete_tenant(tenant: Tenant, yes: Yes = False, url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Delete a tenant that has no namespaces."""
+    confirm(f"Delete tenant {tenant}?", yes)
+    AdminClient(url).delete(f"tenants/{quote(tenant)}")
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------------
 
 _QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 
@@ -54,10 +100,7 @@ def create(
 
 @app.command()
 def delete(
-    namespace: NamespaceArgument,
-    force: WithTopics = False,
-    yes: Yes = False,
-    url: AdminUrl = DEFAULT_ADMIN_URL,
+    namespace: NamespaceArgument, force: WithTopics = False, yes: Yes = False, url: AdminUrl = DEFAULT_ADMIN_URL
 ) -> None:
     """Delete a namespace."""
     confirm(f"Delete namespace {namespace}{' with all its topics and messages' if force else ''}?", yes)

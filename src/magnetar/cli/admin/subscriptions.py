@@ -9,9 +9,8 @@ import typer
 
 from magnetar.cli.admin.client import AdminClient, quote, topic_path
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, PLACES, AdminUrl, SubscriptionArgument, TopicArgument
-from magnetar.cli.flags import AsJson, Yes, confirm
 from magnetar.cli.messages.lines import payload_fields
-from magnetar.cli.output import note, print_json, print_table, printable
+from magnetar.cli.output import AsJson, Yes, confirm, note, print_json, print_table, printable
 from magnetar.errors import ArgumentError
 from magnetar.topic.seek_targets import parse_seek_target
 from magnetar.words import counted

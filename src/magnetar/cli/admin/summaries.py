@@ -20,7 +20,6 @@ _NO_TYPE = ("", "None", None)
 
 
 def print_stats(topic: str, stats: Json) -> None:
-    """Statistics of a topic, partitioned or not."""
     subscriptions: Json = stats.get("subscriptions") or {}
     print(printable(topic))
     print_table(["field", "value"], _stats_fields(stats))

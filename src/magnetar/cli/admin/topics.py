@@ -9,8 +9,7 @@ import typer
 from magnetar.cli.admin.client import AdminClient, namespace_path, topic_path
 from magnetar.cli.admin.summaries import print_internal_stats, print_stats
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, DEFAULT_NAMESPACE, AdminUrl, TopicArgument
-from magnetar.cli.flags import AsJson, Yes, confirm
-from magnetar.cli.output import note, print_json, print_names
+from magnetar.cli.output import AsJson, Yes, confirm, note, print_json, print_names
 from magnetar.words import counted
 
 _NOTED_PARTITIONS: Final = 1_000  # Creating more takes a moment, so a note explains the wait.
@@ -60,10 +59,7 @@ def create(topic: TopicArgument, partitions: Partitions = 0, url: AdminUrl = DEF
 
 @app.command()
 def delete(
-    topic: TopicArgument,
-    force: Disconnect = False,
-    yes: Yes = False,
-    url: AdminUrl = DEFAULT_ADMIN_URL,
+    topic: TopicArgument, force: Disconnect = False, yes: Yes = False, url: AdminUrl = DEFAULT_ADMIN_URL
 ) -> None:
     """Delete a topic with its messages and subscriptions. While clients are connected, --force is needed."""
     confirm(f"Delete {topic} with all its messages?", yes)

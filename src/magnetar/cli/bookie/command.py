@@ -10,14 +10,12 @@ from typing import Annotated
 import typer
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.cli.bookie.cookie import cookie_app, format_bookie
-from magnetar.cli.bookie.inspect import entrylog_app, ledger_app
-from magnetar.cli.bookie.journal import journal_app
-from magnetar.cli.bookie.repair import index_app, put_in_limbo, readonly_app
-from magnetar.cli.logs import setup_server_log
-from magnetar.cli.options import ConfigFile, Settings, load_effective
+from magnetar.cli.bookie.inspect import entrylog_app, journal_app, ledger_app
+from magnetar.cli.bookie.offline import Dir
+from magnetar.cli.bookie.repair import cookie_app, format_bookie, index_app, put_in_limbo, readonly_app
+from magnetar.cli.open_store import Url
+from magnetar.cli.options import ConfigFile, Settings, load_effective, setup_server_log
 from magnetar.cli.serve import Port, require_free
-from magnetar.config.load import Assignment
 from magnetar.config.root import Config
 from magnetar.errors import ArgumentError, MagnetarError
 from magnetar.metadata.open import open_store
@@ -27,10 +25,7 @@ from magnetar.runtime.event_loop import run
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system import SystemRuntime
 
-app = typer.Typer(
-    help="Run a bookie (a storage node) until it gets a signal, or inspect and repair one. A running bookie prints one "
-    "JSON line when it is ready."
-)
+app = typer.Typer()
 app.add_typer(cookie_app, name="cookie")
 app.add_typer(journal_app, name="journal")
 app.add_typer(entrylog_app, name="entrylog")
@@ -44,17 +39,8 @@ app.command("limbo")(put_in_limbo)
 @app.callback(invoke_without_command=True)
 def bookie(
     context: typer.Context,
-    metadata: Annotated[
-        str | None,
-        typer.Option(
-            "--metadata",
-            metavar="URL",
-            help="URL of the metadata store: sqlite:PATH or zk://host:2181,host:2181/chroot. Default: metadata.url.",
-        ),
-    ] = None,
-    directory: Annotated[
-        str | None, typer.Option("--dir", metavar="D", help="Directory of the bookie's data. Default: bookie.dir.")
-    ] = None,
+    metadata: Url = None,
+    directory: Dir = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -68,15 +54,22 @@ def bookie(
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
-    """Run a bookie (a storage node) until it gets a signal. It prints one JSON line when it is ready."""
-    given = {"metadata.url": metadata, "bookie.dir": directory, "bookie.port": port, "bookie.bookie_id": bookie_id}
-    names = {"metadata.url": "--metadata", "bookie.dir": "--dir", "bookie.port": "--port", "bookie.bookie_id": "--id"}
-    flags = [Assignment(key, str(value), names[key]) for key, value in given.items() if value is not None]
+    """Run a bookie (a storage node) until it gets a signal, or inspect and repair one. A running bookie prints one
+    JSON line when it is ready.
+    """
+    given = {
+        "metadata.url": (metadata, "--metadata"),
+        "bookie.dir": (directory, "--dir"),
+        "bookie.port": (port, "--port"),
+        "bookie.bookie_id": (bookie_id, "--id"),
+    }
     if (subcommand := context.invoked_subcommand) is not None:
-        if flags or config or settings:  # They would be lost, and the command work on another bookie.
+        if (
+            config or settings or any(value is not None for value, _ in given.values())
+        ):  # They would be lost, and the command work on another bookie.
             raise ArgumentError(f"options must come after the command: magnetar bookie {subcommand} ... --dir D")
         return
-    effective = load_effective(config, settings, flags=flags)
+    effective = load_effective(config, settings, given)
     setup_server_log(effective)
     run(lambda: _serve(effective.config))
 

@@ -4,7 +4,7 @@ Invariant: All directories are locked while a command works, so a running bookie
            is created, cut off or put in order. The index is opened read-only, and the journal's records after the mark
            are replayed into memory only: a command shows what the bookie will know after its next start.
 Failure:   Damage does not end a listing. It is noted, printed at the end, and makes the exit code 1.
-Read next: journal.py, inspect.py, repair.py
+Read next: inspect.py, repair.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -21,11 +21,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 from magnetar.bookie.directories import BookieDirectories, Directory, DirectoryLayout, open_directories
-from magnetar.bookie.replay import Replay
-from magnetar.cli.logs import setup_short_command_log
-from magnetar.cli.options import load_effective
+from magnetar.bookie.journals import Replay
+from magnetar.cli.options import load_for_short_command
 from magnetar.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, print_error
-from magnetar.config.load import Assignment
 from magnetar.config.root import Config
 from magnetar.errors import DiskError, FileLockedError, JournalDamagedError, MagnetarError
 from magnetar.runtime.event_loop import run
@@ -39,17 +37,13 @@ from magnetar.storage.journal.files import DIRECTORY as JOURNAL
 from magnetar.storage.journal.format import JournalRecord, RecordKind, decode_explicit_lac, decode_fence
 from magnetar.storage.journal.mark import JournalMark
 from magnetar.storage.journal.replay import Deliver, replay_files
-from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.open_storage import INDEX, open_rocksdb_index
+from magnetar.storage.ledger_storage import INDEX, LedgerStorage, open_rocksdb_index
 
 _PROGRESS_SECONDS = 0.2
 
 Dir: TypeAlias = Annotated[
     str | None, typer.Option("--dir", metavar="D", help="Directory of the bookie's data. Default: bookie.dir.")
 ]
-
-
-# --- opening ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +97,12 @@ class StoppedBookie:
                 raise DiskError(
                     f"{root} has no directory {LOGS}: it is not a ledger directory of a bookie that has run"
                 )
-        dirs = await LedgerDirs.open(self.runtime, self.layout.ledger)
-        try:
+        async with aclosing(await LedgerDirs.open(self.runtime, self.layout.ledger)) as dirs:
             yield dirs
-        finally:
-            await dirs.aclose()
 
 
 def load_for_bookie(directory: str | None, config: Path | None, settings: list[str] | None) -> Config:
-    flags = [Assignment("bookie.dir", directory, "--dir")] if directory is not None else []
-    effective = load_effective(config, settings, flags=flags)
-    setup_short_command_log(effective)
-    return effective.config
+    return load_for_short_command(config, settings, {"bookie.dir": (directory, "--dir")})
 
 
 def run_on_bookie(
@@ -152,9 +140,6 @@ def run_on_bookie(
         raise typer.Exit(EXIT_INTERRUPTED if code is None else code)
 
 
-# --- ledgers ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Ledgers:
     """Storage as it will be after the next start."""
@@ -168,23 +153,14 @@ class Ledgers:
 async def open_ledgers(bookie: StoppedBookie, *, in_memory: bool = True) -> AsyncIterator[Ledgers]:
     """If not `in_memory`, reads see only what is in index and logs: what the journal has too must not hide damage."""
     mark = await bookie.mark()
-    async with bookie.ledger_dirs() as dirs:
-        index = await open_index_read_only(bookie.runtime, bookie.index_path)
-        try:
-            storage = await LedgerStorage.open(
-                dirs,
-                index,
-                bookie.runtime.entropy,
-                bookie.config.storage,
-                submitted=lambda: mark,
-                journal_mark=mark,
-            )
-            try:
-                yield await _replayed(bookie, storage, in_memory)
-            finally:
-                await storage.logs.aclose()
-        finally:
-            await index.aclose()
+    async with (
+        bookie.ledger_dirs() as dirs,
+        aclosing(await open_index_read_only(bookie.runtime, bookie.index_path)) as index,
+    ):
+        config, entropy = bookie.config.storage, bookie.runtime.entropy
+        storage = await LedgerStorage.open(dirs, index, entropy, config, submitted=lambda: mark, journal_mark=mark)
+        async with aclosing(storage.logs):
+            yield await _replayed(bookie, storage, in_memory)
 
 
 async def _replayed(bookie: StoppedBookie, storage: LedgerStorage, in_memory: bool) -> Ledgers:
@@ -221,9 +197,6 @@ def is_dir(*parts: str | Path) -> bool:
 
 def _is_rocksdb(path: str) -> bool:
     return Path(path, "CURRENT").is_file()
-
-
-# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 class Progress:

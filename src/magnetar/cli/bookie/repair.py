@@ -1,9 +1,12 @@
-"""`magnetar bookie limbo`, `index rebuild` and `readonly`: what an operator changes in a bookie's files.
+"""`magnetar bookie limbo`, `index rebuild`, `readonly`, `format` and `cookie`: what an operator changes of a bookie.
 
 `limbo` makes a bookie that lost part of its journal, or a disk, fit to start again, safely. It needs the stopped
 bookie's directories and the metadata store, which alone knows the ledgers in doubt. `readonly` works on a running
 bookie too, which only reads the status file, at intervals.
 
+Invariant: A cookie keeps a bookie without its data from serving. So no command here changes the cookie of a bookie that
+           is registered or running, and `format` removes every cookie before the first byte of data: if it is
+           interrupted, the bookie refuses to start instead of serving what is left.
 Order:     Limbo has the order of bookie/limbo.py. An index that must be rebuilt is rebuilt first. The new index is made
            beside the old one, complete and closed, before it takes its name.
 Failure:   After a kill at any line the bookie still has its old index, or none: then it refuses to start, and the next
@@ -16,13 +19,21 @@ Failure:   After a kill at any line the bookie still has its old index, or none:
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from magnetar.bookie.directories import REPAIR_FILE, DirectoryLayout, open_directories
+from magnetar.bookie.directories import (
+    COOKIE_FILE,
+    LOCK_FILE,
+    REPAIR_FILE,
+    Directory,
+    DirectoryLayout,
+    open_directories,
+)
 from magnetar.bookie.identity import identify_for_repair, restore_port
 from magnetar.bookie.limbo import RepairReport, Suspects, find_suspects, repair
 from magnetar.bookie.read_only import read_operator_status, write_operator_status
@@ -35,20 +46,34 @@ from magnetar.cli.bookie.offline import (
     open_index_read_only,
     run_on_bookie,
 )
-from magnetar.cli.logs import setup_short_command_log
-from magnetar.cli.open_store import Opened, Url, run_on_store
-from magnetar.cli.options import AsJson, ConfigFile, Settings, Yes, confirm, load_effective
-from magnetar.cli.output import note, print_json, print_table
-from magnetar.config.load import Assignment
-from magnetar.errors import DiskError, FileLockedError, IndexDamagedError, LogDamagedError
+from magnetar.cli.open_store import Opened, Url, load_for_store, run_on_store
+from magnetar.cli.options import ConfigFile, Settings, load_for_short_command
+from magnetar.cli.output import EXIT_INTERRUPTED, AsJson, Yes, confirm, note, print_fields
+from magnetar.errors import (
+    ArgumentError,
+    BookieRegisteredError,
+    CookieMismatchError,
+    DiskError,
+    FileLockedError,
+    IndexDamagedError,
+    LogDamagedError,
+    NodeExistsError,
+    NoNodeError,
+)
+from magnetar.ids import BookieId
+from magnetar.metadata.bookkeeper.cluster import read_cluster
+from magnetar.metadata.bookkeeper.cookies import Cookie, decode_cookie, encode_cookie
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
+from magnetar.metadata.bookkeeper.paths import stored_bookie_id
+from magnetar.metadata.store import ANY_VERSION
+from magnetar.runtime.event_loop import run
+from magnetar.runtime.system import SystemRuntime
 from magnetar.storage.entry_log.format import LOGS, Block, log_path
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.entry_log.reader import Damage, EntryLogReader
 from magnetar.storage.index.location_index import LocationIndex
 from magnetar.storage.index.rebuild import RebuildReport, rebuild_index
-from magnetar.storage.ledger_storage import LedgerStorage
-from magnetar.storage.open_storage import open_rocksdb_index, open_storage
+from magnetar.storage.ledger_storage import LedgerStorage, open_rocksdb_index, open_storage
 from magnetar.words import counted
 
 index_app = typer.Typer(no_args_is_help=True, help="Repair the location index of a stopped bookie.")
@@ -77,7 +102,7 @@ def rebuild(
     confirm("Rebuild the location index from the entry logs, and remove the old one?", yes)
 
     async def command(bookie: StoppedBookie) -> None:
-        _print(await rebuild_index_of(bookie), as_json)
+        print_fields(await rebuild_index_of(bookie), as_json)
 
     run_on_bookie(command, effective, if_running="only a stopped bookie's index can be rebuilt: stop it first")
 
@@ -155,8 +180,6 @@ async def _make(
 
 
 class _WatchedLogs(EntryLogReader):
-    """Tells a person how far it has come."""
-
     def __init__(self, dirs: LedgerDirs, open_logs_max: int) -> None:
         super().__init__(dirs, open_logs_max)
         self.progress = Progress()
@@ -295,16 +318,11 @@ def _read_only(
             await write_operator_status(bookie.directories, bookie.runtime.entropy, is_read_only=wanted)
         by_operator = await read_operator_status(bookie.directories)
         configured = bookie.config.bookie.force_read_only
-        _print({"by_operator": by_operator, "configured": configured, "read_only": by_operator or configured}, as_json)
+        print_fields(
+            {"by_operator": by_operator, "configured": configured, "read_only": by_operator or configured}, as_json
+        )
 
     run_on_bookie(command, load_for_bookie(directory, config, settings), if_running=None)
-
-
-def _print(fields: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(fields)
-    else:
-        print_table(("field", "value"), list(fields.items()))
 
 
 _QUESTION = "Go on without what is lost, with every ledger that may miss something fenced and in limbo?"
@@ -330,25 +348,22 @@ def put_in_limbo(
     Damaged journal files are set aside, and empty directories get their cookie back.
     """
     given = {"metadata.url": (metadata, "--metadata"), "bookie.dir": (directory, "--dir")}
-    given["bookie.bookie_id"] = (bookie_id, "--id")
-    flags = [Assignment(key, value, option) for key, (value, option) in given.items() if value is not None]
-    effective = load_effective(config, settings, flags=flags)
-    setup_short_command_log(effective)
+    effective = load_for_short_command(config, settings, given | {"bookie.bookie_id": (bookie_id, "--id")})
     confirm(_QUESTION, yes)
 
     async def command(opened: Opened) -> None:
-        layout = DirectoryLayout.from_config(effective.config.bookie, base=str(Path.cwd()))
+        layout = DirectoryLayout.from_config(effective.bookie, base=str(Path.cwd()))
         try:
             directories = await open_directories(opened.runtime, layout)
         except FileLockedError as error:
             raise FileLockedError(f"{error}; only a stopped bookie can be repaired: stop it first") from None
         try:
-            bookie = StoppedBookie(effective.config, opened.runtime, directories)
-            _print_limbo(await _repair(opened, bookie), as_json)
+            bookie = StoppedBookie(effective, opened.runtime, directories)
+            print_fields(await _repair(opened, bookie), as_json)
         finally:
             await directories.aclose()
 
-    run_on_store(command, effective.config)
+    run_on_store(command, effective)
 
 
 async def _repair(opened: Opened, bookie: StoppedBookie) -> dict[str, Any]:
@@ -403,9 +418,201 @@ def _note(suspects: Suspects, report: RepairReport) -> None:
         note(f"{path} is a copy of a damaged journal file; it is no longer used, and you may delete it")
 
 
-def _print_limbo(fields: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(fields)
-    else:
-        rows = [(name, ", ".join(value) or "-" if isinstance(value, list) else value) for name, value in fields.items()]
-        print_table(("field", "value"), rows)
+_COOKIE_BYTES_MAX = 2**18
+_KEPT_FILES = (LOCK_FILE, "lost+found")  # The lock is held by us: without it another process could come in.
+
+Bookie: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Id of the bookie, such as host:3181.")]
+
+cookie_app = typer.Typer(
+    no_args_is_help=True,
+    help="Show, write or delete the cookie of a bookie in the metadata store. The cookie identifies the bookie's data.",
+)
+
+
+# --- cookie -----------------------------------------------------------------------------------------------------------
+
+
+@cookie_app.command("get")
+def get_cookie(
+    bookie: Bookie,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the cookie to standard output in the format of a VERSION file.")
+    ] = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the cookie of a bookie from the metadata store."""
+    bookie_id = _checked(bookie)
+
+    async def command(opened: Opened) -> None:
+        stored = await opened.cookies.read(bookie_id)
+        if stored is None:
+            raise _missing(opened, bookie_id)
+        if raw:
+            sys.stdout.buffer.write(encode_cookie(stored.value))
+            return
+        _print_cookie(stored.value, stored.version, as_json)
+
+    run_on_store(command, load_for_store(metadata, config, settings))
+
+
+@cookie_app.command("create")
+def create_cookie(
+    bookie: Bookie,
+    file: Annotated[Path, typer.Option("--file", help=f"{COOKIE_FILE} file of one of the bookie's directories.")],
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a bookie's cookie to the metadata store, from one of its directories. Use it only if the bookie's
+    data is complete.
+    """
+    bookie_id = _checked(bookie)
+    cookie = decode_cookie(_read_file(file))
+
+    async def command(opened: Opened) -> None:
+        cluster = await read_cluster(opened.store, opened.paths)
+        if cookie.bookie_id != bookie_id:
+            raise CookieMismatchError(f"{file} is the cookie of bookie {cookie.bookie_id}, not of {bookie_id}")
+        if cookie.instance_id != cluster.instance_id:
+            raise CookieMismatchError(
+                f"{file} belongs to the cluster with instance id {cookie.instance_id}, and this one has "
+                f"{cluster.instance_id}: check --metadata"
+            )
+        try:
+            await opened.cookies.create(cookie)
+        except NodeExistsError:
+            raise NodeExistsError(
+                f"bookie {bookie_id} has a cookie already; see: magnetar bookie cookie get {bookie_id}"
+            ) from None
+        _print_cookie(cookie, 0, as_json)
+
+    run_on_store(command, load_for_store(metadata, config, settings))
+
+
+@cookie_app.command("delete")
+def delete_cookie(
+    bookie: Bookie,
+    yes: Yes = False,
+    metadata: Url = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a bookie's cookie, so that a bookie with this id can start with empty directories. Make sure that
+    copies of its data exist on other bookies.
+    """
+    bookie_id = _checked(bookie)
+    effective = load_for_store(metadata, config, settings)
+    confirm(f"Delete the cookie of {bookie_id}? Ledgers that name it lose a copy unless they were re-replicated.", yes)
+
+    async def command(opened: Opened) -> None:
+        await _require_not_registered(opened, bookie_id)
+        node = await opened.store.get(opened.paths.cookie(bookie_id))
+        if node is None:
+            raise _missing(opened, bookie_id)
+        await opened.cookies.delete(bookie_id, ANY_VERSION if yes else node.version)
+        print_fields({"deleted": bookie_id}, as_json)
+
+    run_on_store(command, effective)
+
+
+async def _require_not_registered(opened: Opened, bookie: BookieId) -> None:
+    for readonly in (False, True):
+        path = opened.paths.registration(bookie, readonly=readonly)
+        if await opened.store.get(path) is not None:
+            raise BookieRegisteredError(
+                f"bookie {bookie} is registered at {path}, so it is running or stopped a moment ago: stop it and "
+                "wait until its session has expired"
+            )
+
+
+def _missing(opened: Opened, bookie: BookieId) -> NoNodeError:
+    return NoNodeError(
+        f"there is no cookie of bookie {bookie}; those there are: magnetar metadata ls {opened.paths.cookies}"
+    )
+
+
+def _checked(bookie: str) -> BookieId:
+    try:
+        return stored_bookie_id(bookie)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _read_file(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_COOKIE_BYTES_MAX + 1)
+    except OSError as error:
+        raise DiskError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _print_cookie(cookie: Cookie, version: int, as_json: bool) -> None:
+    fields = {
+        "bookie_id": cookie.bookie_id,
+        "journal_dirs": list(cookie.journal_dirs),
+        "ledger_dirs": list(cookie.ledger_dirs),
+        "index_dirs": list(cookie.index_dirs or cookie.ledger_dirs),
+        "instance_id": cookie.instance_id,
+        "layout_version": cookie.layout_version,
+        "node_version": version,
+    }
+    print_fields(fields, as_json)
+
+
+# --- format -----------------------------------------------------------------------------------------------------------
+
+
+def format_bookie(
+    directory: Dir = None,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all data of a stopped bookie from its directories, including its saved port and its cookies."""
+    layout = DirectoryLayout.from_config(load_for_bookie(directory, config, settings).bookie, base=str(Path.cwd()))
+    existing = [path for path in layout.all if Path(path).is_dir()]
+    if not existing:
+        raise DiskError(f"none of these directories exists: {', '.join(layout.all)}")
+    confirm(f"Remove everything in {', '.join(existing)}?", yes)
+    if run(lambda: _format(layout)) is None:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    print_fields({"formatted": existing}, as_json)
+    print(
+        "hint: if the bookie had started before, its cookie is still in the metadata; "
+        "when no ledger needs it any more: magnetar bookie cookie delete ID",
+        file=sys.stderr,
+    )
+
+
+async def _format(layout: DirectoryLayout) -> bool:
+    directories = await open_directories(SystemRuntime(), layout, create=False)
+    try:
+        for directory in directories.all:  # All of them before any data: what is left must not look like a bookie.
+            await directory.remove(COOKIE_FILE)
+        for directory in directories.all:
+            _remove_all(directory)
+            await directory.disk.sync_dir()
+    finally:
+        await directories.aclose()
+    return True
+
+
+def _remove_all(directory: Directory) -> None:
+    for path in sorted(Path(directory.path).iterdir()):
+        if path.name in _KEPT_FILES:
+            continue
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            raise DiskError(
+                f"cannot remove {path}: {error.strerror}; the bookie cannot start from what is left: run format again"
+            ) from None

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from magnetar.client.message import Message, MessageId
+from magnetar.client.values import Message, MessageId
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageIdData
 
 BATCHES_MAX: Final = 100_000  # Batches that are followed; for older ones only the acknowledged index is sent.

@@ -17,19 +17,45 @@ from typing import Final
 
 from magnetar.client.consuming.incoming import Inbox
 from magnetar.client.consuming.topic_consumer import TopicConsumer
-from magnetar.client.message import EARLIEST, LATEST, Message, MessageId, before
+from magnetar.client.values import EARLIEST, LATEST, Message, MessageId, before
 from magnetar.words import counted
 
 RECEIVE_TIMEOUT_S: Final = 30.0
 
 
-class Consumer:
-    """Is made by `PulsarClient.consumer`."""
+class Parts:
+    """What a consumer and a reader have in common: the parts for the partitions of a topic, and their inbox."""
 
     def __init__(self, topic: str, parts: Sequence[TopicConsumer], inbox: Inbox) -> None:
         self.topic = topic
         self._parts = {part.topic: part for part in parts}
         self._inbox = inbox
+
+    async def last_message_ids(self) -> list[MessageId]:
+        """Returns the last id of each partition; its entry id is -1 if the partition is empty."""
+        return [last for last, _ in await asyncio.gather(*(part.last_ids() for part in self._parts.values()))]
+
+    async def seek(self, to: MessageId | int) -> None:
+        """Seeks a message, the next of its partition to come; EARLIEST; LATEST; or a publish time in ms."""
+        await asyncio.gather(*(part.seek(to) for part in self._sought(to)))
+
+    def _sought(self, to: MessageId | int) -> list[TopicConsumer]:
+        """Returns the parts that a seek to this place concerns."""
+        every = list(self._parts.values())
+        if not isinstance(to, MessageId) or to in (EARLIEST, LATEST) or len(every) == 1:
+            return every
+        if not 0 <= to.partition < len(every):
+            raise ValueError(
+                f"the topic has {counted(len(every), 'partition')}, and the message id {to} names none of them"
+            )
+        return [every[to.partition]]
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(part.aclose() for part in self._parts.values()))
+
+
+class Consumer(Parts):
+    """Is made by `PulsarClient.consumer`."""
 
     async def receive(self, timeout_s: float = RECEIVE_TIMEOUT_S) -> Message:
         """Raises TimeoutError, and EndOfTopicError after the last message of a terminated topic."""
@@ -63,42 +89,17 @@ class Consumer:
         for part in self._parts.values():
             part.redeliver_unacknowledged()
 
-    async def seek(self, to: MessageId | int) -> None:
-        """Seeks a message, the next of its partition to come; EARLIEST; LATEST; or a publish time in ms."""
-        await asyncio.gather(*(part.seek(to) for part in parts_of(to, self._parts)))
-
-    async def last_message_ids(self) -> list[MessageId]:
-        """Returns the last id of each partition; its entry id is -1 if the partition is empty."""
-        return [last for last, _ in await asyncio.gather(*(part.last_ids() for part in self._parts.values()))]
-
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Deletes the subscription and closes the consumer, with `force` even if others are connected."""
         await asyncio.gather(*(part.unsubscribe(force=force) for part in self._parts.values()))
 
-    async def aclose(self) -> None:
-        await asyncio.gather(*(part.aclose() for part in self._parts.values()))
 
-
-def parts_of(to: MessageId | int, parts: dict[str, TopicConsumer]) -> list[TopicConsumer]:
-    """Returns the parts that a seek to this place concerns."""
-    every = list(parts.values())
-    if not isinstance(to, MessageId) or to in (EARLIEST, LATEST) or len(every) == 1:
-        return every
-    if not 0 <= to.partition < len(every):
-        raise ValueError(
-            f"the topic has {counted(len(every), 'partition')}, and the message id {to} names none of them"
-        )
-    return [every[to.partition]]
-
-
-class Reader:
+class Reader(Parts):
     """Is made by `PulsarClient.reader`."""
 
     def __init__(self, topic: str, parts: Sequence[TopicConsumer], inbox: Inbox, start: MessageId) -> None:
         """`start`: the last message that is not wanted."""
-        self.topic = topic
-        self._parts = {part.topic: part for part in parts}
-        self._inbox = inbox
+        super().__init__(topic, parts, inbox)
         self._last: dict[str, MessageId | None] = {part.topic: start for part in parts}
         """The message that was read last; None if only the broker knows the position."""
 
@@ -118,19 +119,10 @@ class Reader:
             return True
         return any(await asyncio.gather(*(self._has_next(part) for part in self._parts.values())))
 
-    async def last_message_ids(self) -> list[MessageId]:
-        """Returns the last id of each partition; its entry id is -1 if the partition is empty."""
-        return [last for last, _ in await asyncio.gather(*(part.last_ids() for part in self._parts.values()))]
-
     async def seek(self, to: MessageId | int) -> None:
-        """Seeks a message, the next of its partition to come; EARLIEST; LATEST; or a publish time in ms."""
-        parts = parts_of(to, self._parts)
-        await asyncio.gather(*(part.seek(to) for part in parts))
-        for part in parts:
+        await super().seek(to)
+        for part in self._sought(to):
             self._last[part.topic] = before(to) if isinstance(to, MessageId) else None
-
-    async def aclose(self) -> None:
-        await asyncio.gather(*(part.aclose() for part in self._parts.values()))
 
     def _read(self, message: Message) -> Message:
         self._last[message.topic] = message.id

@@ -18,14 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from magnetar.client.message import Message, MessageId, id_from_wire
+from magnetar.client.values import Message, MessageId, id_from_wire
 from magnetar.errors import EndOfTopicError, MagnetarError, MalformedEntryError
 from magnetar.wire.compression import decompress
-from magnetar.wire.pulsar.batch import messages_of_batch
-from magnetar.wire.pulsar.entry import EntryHead, parse_entry
-from magnetar.wire.pulsar.frames import verify_checksum
+from magnetar.wire.pulsar.entry import EntryHead, messages_of_batch, parse_entry
+from magnetar.wire.pulsar.frames import text_of, verify_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import CommandMessage, MessageMetadata, SingleMessageMetadata
-from magnetar.wire.pulsar.text import text_of
 
 
 class Source(Protocol):
@@ -89,8 +87,6 @@ class Inbox:
         if self.sources and all(source.is_at_end for source in self.sources):
             raise EndOfTopicError(f"{self.sources[0].topic} was terminated, and all of it was received")
 
-
-# --- entries and chunks -----------------------------------------------------------------------------------------------
 
 INCOMPLETE_MAX: Final = 10  # Messages of which some chunks are missing.
 CHUNKED_BYTES_MAX: Final = 1 << 30  # A message that is joined from chunks.

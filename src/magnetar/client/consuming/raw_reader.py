@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 from magnetar.client.brokers import Brokers
 from magnetar.client.connection import Connection
 from magnetar.client.consuming.subscriber import Subscriber
-from magnetar.client.message import MessageId, id_from_wire
-from magnetar.client.options import ConsumerOptions
+from magnetar.client.values import ConsumerOptions, MessageId, id_from_wire
 from magnetar.errors import EndOfTopicError, MagnetarError, MalformedEntryError
 from magnetar.wire.pulsar.encode import encode_command, encode_flow
 from magnetar.wire.pulsar.entry import messages_in, parse_entry
@@ -68,8 +67,6 @@ class RawReader(Subscriber):
     async def marked(self) -> MessageId | None:
         """Returns the position up to which the broker considers everything as read, markers included."""
         return (await self.last_ids())[1]
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _on_entries_taken(self, taken: list[RawEntry]) -> None:
         last = taken[-1]

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from magnetar.client.attachment import Attachment
 from magnetar.client.brokers import Brokers
 from magnetar.client.connection import Connection
-from magnetar.client.message import MessageId, id_from_wire
-from magnetar.client.options import ConsumerOptions
 from magnetar.client.topics import partition_of
+from magnetar.client.values import ConsumerOptions, MessageId, id_from_wire
 from magnetar.errors import ClosedError
 from magnetar.wire.pulsar.frames import Frame
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
@@ -58,8 +57,6 @@ class Subscriber(Attachment):
     @abstractmethod
     def _on_end(self) -> None:
         """Is called when the topic is terminated, and everything is acknowledged."""
-
-    # --- attaching ----------------------------------------------------------------------------------------------------
 
     async def _attach(self, connection: Connection) -> None:
         connection.consumers[self.id] = self
@@ -114,8 +111,6 @@ class Subscriber(Attachment):
             self.is_active = command.active_consumer_change.is_active
         else:
             self._detach()
-
-    # --- commands -----------------------------------------------------------------------------------------------------
 
     def _ack_command(self, ids: Sequence[MessageIdData], kind: CommandAck.AckType) -> BaseCommand:
         command = BaseCommand(type=BaseCommand.ACK)

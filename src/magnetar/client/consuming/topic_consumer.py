@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.client.brokers import Brokers
-from magnetar.client.connection import Connection
+from magnetar.client.connection import Connection, refusal
 from magnetar.client.consuming.acknowledgements import AckState, NegativeAcks
 from magnetar.client.consuming.incoming import Chunks, Inbox, is_chunk, open_entry
 from magnetar.client.consuming.subscriber import Subscriber
-from magnetar.client.message import EARLIEST, Message, MessageId, before
-from magnetar.client.options import ConsumerOptions
-from magnetar.client.requests import refusal
+from magnetar.client.values import EARLIEST, ConsumerOptions, Message, MessageId, before
 from magnetar.errors import MagnetarError, MalformedEntryError
 from magnetar.wire.pulsar.encode import encode_command, encode_flow
 from magnetar.wire.pulsar.frames import VERSION_ACK_RECEIPT

@@ -15,7 +15,7 @@ from typing import Final
 
 from magnetar.errors import InvalidMessageError
 from magnetar.wire.compression import compress
-from magnetar.wire.pulsar.batch import encode_batched_message
+from magnetar.wire.pulsar.entry import encode_batched_message
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 

@@ -18,11 +18,10 @@ from functools import partial
 from typing import TypeAlias, TypedDict, Unpack
 
 from magnetar.client.brokers import Brokers
-from magnetar.client.message import MessageId
-from magnetar.client.options import ProducerOptions
 from magnetar.client.producing.outgoing import Outgoing, Seal, seal_batch, seal_chunks, seal_single
 from magnetar.client.producing.sender import PendingSend, Sender
 from magnetar.client.topics import java_hash, partition_of
+from magnetar.client.values import MessageId, ProducerOptions
 from magnetar.errors import ClosedError, MagnetarError, MessageTooLargeError, SendQueueFullError
 from magnetar.runtime.uncancelled import ignore_outcome
 
@@ -120,8 +119,6 @@ class TopicProducer(Sender):
             await self._close_at_broker()
         await self._stop(ClosedError(f"the producer of {self.topic} is closed"))
 
-    # --- batches ------------------------------------------------------------------------------------------------------
-
     def _add_to_batch(self, message: Outgoing, sent: Sent) -> None:
         options = self._options
         if self._batch_bytes + message.size > min(options.batch_bytes_max, self.message_bytes_max):
@@ -134,12 +131,15 @@ class TopicProducer(Sender):
             self._batch_timer = self._loop.call_later(options.batch_delay_s, self._send_batch)
 
     def _send_batch(self) -> None:
+        if batch := self._take_batch():
+            self._submit_entry(batch, is_batch=True)
+
+    def _take_batch(self) -> list[tuple[Outgoing, Sent]]:
         if self._batch_timer is not None:
             self._batch_timer.cancel()
             self._batch_timer = None
         batch, self._batch, self._batch_bytes = self._batch, [], 0
-        if batch:
-            self._submit_entry(batch, is_batch=True)
+        return batch
 
     def _submit_entry(self, batch: Sequence[tuple[Outgoing, Sent]], *, is_batch: bool) -> None:
         seal = Seal(self.name, self._options.compression, self._schema_version)
@@ -193,10 +193,7 @@ class TopicProducer(Sender):
 
     def _fail_all(self, error: MagnetarError) -> None:
         """Fails the messages of the open batch, too: sent later, they would make resent ones look like duplicates."""
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
-            self._batch_timer = None
-        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        batch = self._take_batch()
         super()._fail_all(error)
         _fail([sent for _, sent in batch], error)
 

@@ -23,10 +23,8 @@ from dataclasses import dataclass
 
 from magnetar.client.attachment import Attachment
 from magnetar.client.brokers import Brokers
-from magnetar.client.connection import Connection
-from magnetar.client.message import id_from_wire
-from magnetar.client.options import ProducerOptions
-from magnetar.client.requests import refusal
+from magnetar.client.connection import Connection, refusal
+from magnetar.client.values import ProducerOptions, id_from_wire
 from magnetar.errors import BrokerTimeoutError, MagnetarError
 from magnetar.wire.pulsar.encode import encode_send_head
 from magnetar.wire.pulsar.frames import MESSAGE_BYTES_MAX, Frame
@@ -133,8 +131,6 @@ class Sender(Attachment):
         head = encode_send_head(self.id, send.sequence_id, send.highest_sequence_id, send.messages, len(send.body))
         connection.send((head, send.body))
 
-    # --- attaching ----------------------------------------------------------------------------------------------------
-
     async def _attach(self, connection: Connection) -> None:
         connection.producers[self.id] = self
         command = self._producer_command()
@@ -178,8 +174,6 @@ class Sender(Attachment):
         command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id, command.close_producer.request_id = self.id, request_id
         return command
-
-    # --- answers ------------------------------------------------------------------------------------------------------
 
     def on_frame(self, frame: Frame) -> None:
         command = frame.command

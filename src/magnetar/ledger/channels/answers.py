@@ -1,16 +1,25 @@
-"""One bookie's answer to a read: what it says about the entry, and its words for an error message.
+"""One bookie's answer to a read, its words for an error message, and how long bookies are asked again.
 
 Invariant: PRESENT means that the digest holds. Only "no such entry" and "no such ledger" mean ABSENT; a time-out, a
            lost connection, a damaged entry, and a bookie in limbo or too busy say nothing about the entry
            (quorum/coverage.py).
 Failure:   A bookie that refuses the key ends the operation: another bookie would not make the password right.
+Limits:    A bookie that answers "too many requests" is asked again for as long as the caller would have waited for one
+           answer: such an overload is usually short. Adds have their own pauses (ledger/writing/ensemble_slot.py), as a
+           writer continues with the other bookies meanwhile. Recovery tries again until another try could not be
+           finished in time. So it ends with the answers of its bookies, which its error can name, and not with a
+           time-out. All pauses grow, and are random, so that clients that were refused together do not come back
+           together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol, TypeVar
 
 from magnetar.errors import (
     DigestMismatchError,
@@ -22,8 +31,10 @@ from magnetar.errors import (
 )
 from magnetar.ids import BookieId, LedgerId
 from magnetar.ledger.channels.bookies import Bookies
-from magnetar.ledger.metadata.keys import LedgerKeys, wrong_password
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.metadata import LedgerKeys, wrong_password
 from magnetar.quorum.coverage import Meaning
+from magnetar.runtime.backoff import Backoff
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import Entry
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY, Buffer
@@ -129,9 +140,6 @@ async def ask(bookies: Bookies, bookie_id: BookieId, keys: LedgerKeys, request: 
     return interpret(keys, request.entry_id, await exchange(bookies, bookie_id, request, timeout_s))
 
 
-# --- what all answers together mean -----------------------------------------------------------------------------------
-
-
 def unreadable(ledger_id: LedgerId, entry_id: int, answers: Mapping[BookieId, Answer]) -> LedgerError:
     """Returns the error of a read that no bookie could serve."""
     what = f"entry {entry_id} of ledger {ledger_id}"
@@ -146,3 +154,64 @@ def unreadable(ledger_id: LedgerId, entry_id: int, answers: Mapping[BookieId, An
 
 def describe(answers: Mapping[BookieId, Answer]) -> str:
     return "; ".join(f"{bookie} {answer}" for bookie, answer in answers.items())
+
+
+_BUSY_PAUSE_FIRST_S: Final = 0.02
+_BUSY_PAUSE_LONGEST_S: Final = 0.5
+_RECOVERY_PAUSE_LONGEST_S: Final = 2.0  # Short compared with a recovery's time; long for a bookie that does not answer.
+
+
+class Coded(Protocol):
+    @property
+    def code(self) -> Code | None: ...
+
+
+CodedT = TypeVar("CodedT", bound=Coded)
+
+
+def is_busy(answer: Coded) -> bool:
+    return answer.code is Code.ETOOMANYREQUESTS
+
+
+class BusyRetries:
+    """Paces the retries of one call, whose time begins now."""
+
+    __slots__ = ("_backoff", "_give_up", "_loop")
+
+    def __init__(self, random: Random, patience_s: float) -> None:
+        self._backoff = Backoff(random, _BUSY_PAUSE_FIRST_S, _BUSY_PAUSE_LONGEST_S)
+        self._loop = asyncio.get_running_loop()
+        self._give_up = self._loop.time() + patience_s
+
+    async def pause(self) -> bool:
+        """Returns True when the bookies may be asked again; False at once if the time is over."""
+        if self._loop.time() > self._give_up:
+            return False
+        await asyncio.sleep(self._backoff.next_s())
+        return True
+
+
+async def retry_while_busy(ask: Callable[[], Awaitable[CodedT]], random: Random, patience_s: float) -> CodedT:
+    """Returns the bookie's first answer that is not "too many requests", or the last one when the time is over."""
+    retries = BusyRetries(random, patience_s)
+    while True:
+        answer = await ask()
+        if not is_busy(answer) or not await retries.pause():
+            return answer
+
+
+class RetryDeadline:
+    """Paces the retries of a recovery that must be done at a certain time."""
+
+    __slots__ = ("_backoff", "_last_try", "_loop")
+
+    def __init__(self, context: LedgerContext, until: float) -> None:
+        """`until`: the deadline, in the loop's time."""
+        self._backoff = Backoff(context.entropy.random, longest_s=_RECOVERY_PAUSE_LONGEST_S)
+        self._last_try = until - context.config.read_timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+
+    def next_pause_s(self) -> float | None:
+        """Returns how long to wait before the next try, or None if no time is left for one."""
+        pause_s = self._backoff.next_s()
+        return None if self._loop.time() + pause_s > self._last_try else pause_s

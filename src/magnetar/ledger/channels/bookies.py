@@ -4,7 +4,7 @@ There is one channel per bookie, shared by the whole process; a second one is ma
 A channel is made when it is needed, and closed when it was unused for `ledger.channel_idle_ms`. Callers that need a
 channel while one is being made wait for the same attempt; a caller that leaves does not end it for the others.
 
-A bookie that fails too often is set aside for new ensembles (quorum/quarantine.py). If placement considers free disk
+A bookie that fails too often is set aside for new ensembles (quorum/candidates.py). If placement considers free disk
 space, all writable bookies are asked for it at an interval.
 
 Failure:   An attempt fails without a connection, and also if the bookie breaks it before it sent anything: some proxies
@@ -12,7 +12,7 @@ Failure:   An attempt fails without a connection, and also if the bookie breaks 
            up to a limit; a random part is taken off, so that the clients of a bookie that comes back do not all come at
            once. During the delay `connect` fails at once with the last error. A bookie that registers again ends the
            delay.
-Read next: registrations.py, bookie_channel.py
+Read next: registrations.py, channel.py
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from magnetar.config.ledger import NEVER, LedgerConfig
 from magnetar.config.root import Config
 from magnetar.errors import BookieUnavailableError, LedgerError, MagnetarError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.bookie_channel import BookieChannel, Dial
-from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.channel import Channel, Dial
 from magnetar.ledger.channels.connection import Connection
 from magnetar.ledger.channels.local_transport import Accept, connect_local
 from magnetar.ledger.channels.registrations import Registrations
 from magnetar.metadata.store import MetadataStore
-from magnetar.quorum.candidates import Candidates
-from magnetar.quorum.quarantine import Quarantine
+from magnetar.quorum.candidates import Candidates, Quarantine
 from magnetar.runtime.framed_connection import dial
 from magnetar.runtime.runtime import Entropy
 from magnetar.wire.bookkeeper.messages import GetBookieInfo, GetBookieInfoResponse
@@ -46,13 +44,13 @@ _DOUBLINGS_MAX = 20
 
 class BookieDialer:
     def __init__(self, bookie_id: BookieId, config: LedgerConfig, dial: Dial, random: Random) -> None:
-        self.channels: list[BookieChannel] = []
+        self.channels: list[Channel] = []
         self._bookie_id = bookie_id
         self._config = config
         self._dial = dial
         self._random = random
         self._loop = asyncio.get_running_loop()
-        self._attempt: asyncio.Task[BookieChannel | None] | None = None
+        self._attempt: asyncio.Task[Channel | None] | None = None
         self._failures = 0
         self._not_before = 0.0
         self._last_error = ""
@@ -81,10 +79,10 @@ class BookieDialer:
         if made is None or made.is_lost:
             raise BookieUnavailableError(self._last_error if made is None else str(made.error))
 
-    async def _connect(self) -> BookieChannel | None:
+    async def _connect(self) -> Channel | None:
         """Makes one attempt; an error is kept for the callers that wait."""
         try:
-            channel = await BookieChannel.connect(self._bookie_id, self._config, self._dial)
+            channel = await Channel.connect(self._bookie_id, self._config, self._dial)
         except MagnetarError as error:
             self._fail(error)
             return None
@@ -110,7 +108,7 @@ class BookieDialer:
         self._failures = 0
         self._not_before = 0.0
 
-    def _on_lost(self, channel: BookieChannel, error: MagnetarError) -> None:
+    def _on_lost(self, channel: Channel, error: MagnetarError) -> None:
         self._last_error = str(error)
         self.channels.remove(channel)
         if channel.was_turned_away:
@@ -140,12 +138,7 @@ class Bookies:
     """Is used as `async with Bookies(...)`, or with `start` and `aclose`. Does not own the store."""
 
     def __init__(
-        self,
-        store: MetadataStore,
-        config: Config,
-        entropy: Entropy,
-        *,
-        local: Mapping[BookieId, Accept] | None = None,
+        self, store: MetadataStore, config: Config, entropy: Entropy, *, local: Mapping[BookieId, Accept] | None = None
     ) -> None:
         """`local`: bookies of this process, reached without a socket; may change later."""
         self._config = config.ledger
@@ -193,8 +186,6 @@ class Bookies:
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
 
-    # --- channels -----------------------------------------------------------------------------------------------------
-
     async def channel(self, bookie_id: BookieId, *, ledger_id: int | None = None) -> Channel:
         """Returns a connected channel, or raises BookieUnavailableError within `ledger.connect_timeout_ms`.
 
@@ -230,8 +221,6 @@ class Bookies:
             )
         return dialer
 
-    # --- standing -----------------------------------------------------------------------------------------------------
-
     def candidates(self) -> Candidates:
         """Returns the candidates for a placement, as of now."""
         registrations = self._registrations
@@ -252,8 +241,6 @@ class Bookies:
         dialer = self._dialers.get(bookie_id)
         if dialer is not None:
             dialer.forget_failures()
-
-    # --- in the background --------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(self._loop.create_task(work, name=name))

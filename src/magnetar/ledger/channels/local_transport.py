@@ -51,8 +51,6 @@ class LocalTransport(asyncio.Transport):
         self._is_closing = False
         self._is_closed = False
 
-    # --- writing ------------------------------------------------------------------------------------------------------
-
     def write(self, data: Buffer) -> None:
         self.writelines((data,))
 
@@ -81,8 +79,6 @@ class LocalTransport(asyncio.Transport):
 
     def can_write_eof(self) -> bool:
         return False
-
-    # --- reading ------------------------------------------------------------------------------------------------------
 
     def is_reading(self) -> bool:
         return self._is_reading and not self._is_closing
@@ -143,8 +139,6 @@ class LocalTransport(asyncio.Transport):
             self._writer_waits = False
             self._protocol.resume_writing()
 
-    # --- ending -------------------------------------------------------------------------------------------------------
-
     def is_closing(self) -> bool:
         return self._is_closing
 
@@ -178,8 +172,6 @@ class LocalTransport(asyncio.Transport):
     def _tell_lost(self, error: Exception | None) -> None:
         self._is_closed = True
         self._protocol.connection_lost(error)
-
-    # --- the rest of the interface ------------------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Returns the default: without a socket there is no information."""

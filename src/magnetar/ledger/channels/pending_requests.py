@@ -5,7 +5,8 @@ Invariant: A request ends once: with all of its answers, with an error, or becau
 Limits:    One timer serves all deadlines of a channel. Time is cut into slots; what is due within one slot expires
            together, a little late and never early, in the order of `add`. A slot is a dict, so an answered request
            leaves it at once, and memory holds only what is in progress.
-Read next: bookie_channel.py
+Threads:   Listeners are called on the event loop, never from inside their own call to the channel.
+Read next: channel.py
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import asyncio
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.errors import BookieUnavailableError, MagnetarError
-from magnetar.ledger.channels.channel import Channel, ReadListener
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.messages import AddEntry, AnyRequest, AnyResponse
 
+if TYPE_CHECKING:
+    from magnetar.ledger.channels.channel import Channel
+    from magnetar.ledger.channels.requests import ChannelRequests
+
 SLOT_S: Final = 0.02  # Far below any sensible time-out over a network, and far above the cost of a timer.
-_NOWHERE: Final = -1
+NO_SLOT: Final = -1
 
 
 class Expiring(Protocol):
@@ -32,16 +36,13 @@ class Expiring(Protocol):
     def on_expired(self) -> None: ...
 
 
-NO_SLOT: Final = _NOWHERE
-
-
 class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._slots: dict[int, dict[Expiring, None]] = {}
         self._order: list[int] = []  # Heap of the numbers of slots.
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_slot = _NOWHERE
+        self._timer_slot = NO_SLOT
 
     def add(self, item: Expiring, timeout_s: float) -> None:
         slot = int((self._loop.time() + timeout_s) / SLOT_S) + 1
@@ -86,18 +87,41 @@ class Deadlines:
             self._timer = None
 
 
-class Keeper(Protocol):
-    """The channel, as its pending requests see it."""
+class AddListener(Protocol):
+    """Writes a ledger through channels."""
 
-    def on_expired(self, pending: Pending) -> None: ...
-    def give_up(self, pending: Pending) -> None:
-        """Does nothing if the request is over."""
+    def on_add_answers(self, channel: Channel, entry_ids: Sequence[int], codes: Sequence[int]) -> None:
+        """Receives the answers to adds of this ledger that came in one read: numbers of `Code`, 0 being EOK, all of
+        them known.
+
+        They come in the bookie's order, which may differ from that of the entries.
+        """
+
+    def on_channel_lost(self, channel: Channel, error: MagnetarError) -> None:
+        """Reports the loss: unanswered adds are undecided, the channel is dead, and this listener is detached from
+        it."""
+
+    def on_writable(self, channel: Channel) -> None:
+        """Reports that there is room again."""
+
+
+class ReadListener(Protocol):
+    """Reads many entries at once."""
+
+    def on_read_answers(
+        self, channel: Channel, entry_ids: Sequence[int], codes: Sequence[int], bodies: Sequence[Buffer]
+    ) -> None:
+        """Receives the answers to one `send_reads` that came in one read. A body is empty where the code is not 0; it
+        may be kept."""
+
+    def on_reads_failed(self, channel: Channel, entry_ids: Sequence[int], error: MagnetarError) -> None:
+        """Reports the entries of one `send_reads` without an answer: the time is over, or the channel is lost."""
 
 
 class Pending(ABC):
     __slots__ = ("is_over", "keeper", "slot", "timeout_s")
 
-    def __init__(self, keeper: Keeper, timeout_s: float) -> None:
+    def __init__(self, keeper: ChannelRequests, timeout_s: float) -> None:
         self.keeper = keeper
         self.timeout_s = timeout_s
         self.slot = NO_SLOT
@@ -128,7 +152,7 @@ class PendingRequest(Pending):
     __slots__ = ("future", "is_v3", "number", "request")
 
     def __init__(
-        self, keeper: Keeper, timeout_s: float, request: AnyRequest, number: int, *, is_v3: bool = False
+        self, keeper: ChannelRequests, timeout_s: float, request: AnyRequest, number: int, *, is_v3: bool = False
     ) -> None:
         super().__init__(keeper, timeout_s)
         self.request = request
@@ -164,7 +188,7 @@ class PendingReads(Pending):
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: ChannelRequests,
         channel: Channel,
         timeout_s: float,
         ledger_id: int,
@@ -188,6 +212,7 @@ class PendingReads(Pending):
 
     @property
     def is_settled(self) -> bool:
+        """Whether the listener was called for all of these reads."""
         return not self.owed and all(request.is_over for request in self.apart)
 
     def answer(self, entry_ids: Sequence[int], codes: Sequence[int], bodies: Sequence[Buffer]) -> None:
@@ -201,6 +226,7 @@ class PendingReads(Pending):
         self.listener.on_reads_failed(self.channel, list(self.unanswered), error)
 
     def cancel(self) -> None:
+        """Ends the calls to the listener for these reads."""
         self.keeper.give_up(self)
         for request in self.apart:
             self.keeper.give_up(request)

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from magnetar.config.placement import rack_pairs
+from magnetar.config.ledger import rack_pairs
 from magnetar.config.root import Config
 from magnetar.errors import (
     BookieUnavailableError,
@@ -33,8 +33,7 @@ from magnetar.metadata.bookkeeper.paths import BookKeeperPaths, stored_bookie_id
 from magnetar.metadata.bookkeeper.service_info import BOOKIE_RPC, Endpoint, decode_service_info, legacy_endpoint
 from magnetar.metadata.follow import follow_children, follow_value
 from magnetar.metadata.store import MetadataStore, Node
-from magnetar.quorum.candidates import Topology
-from magnetar.quorum.rack_table import BOOKIES_PATH, RackTable, parse_bookies_node
+from magnetar.quorum.candidates import BOOKIES_PATH, RackTable, Topology, parse_bookies_node
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +106,6 @@ class Registrations:
                 f"bookie {bookie} is not registered, and its id is not an address; start the bookie"
             ) from None
 
-    # --- following ----------------------------------------------------------------------------------------------------
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work, name="bookie-registrations"))
 
@@ -169,8 +166,6 @@ class Registrations:
     def _publish_topology(self) -> None:
         hosts = {bookie: endpoint.host for bookie, endpoint in self._endpoints.items()}
         self.topology = Topology(self._racks, hosts)
-
-    # --- where bookies are --------------------------------------------------------------------------------------------
 
     async def _read_endpoint_if_possible(self, bookie: BookieId) -> Endpoint | None:
         try:

@@ -7,26 +7,30 @@ Invariant: Every request is in the books (`_owed`, the wheel of deadlines, a con
            all of them before its caller is answered.
 Limits:    `ledger.requests_in_flight_max` counts requests of both versions, and no adds: their writers bound those in
            v3 as they do those in v2, so that adds take no room from requests.
-Read next: pending_requests.py, v2_connection.py, v3_connection.py
+Read next: pending_requests.py, connection.py
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import BookieUnavailableError, LocalProtocolError, MagnetarError, RequestTimeoutError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.channel import Channel, ReadListener
-from magnetar.ledger.channels.connection import Connection
-from magnetar.ledger.channels.pending_requests import Deadlines, Pending, PendingReads, PendingRequest, own_copy
-from magnetar.ledger.channels.v2_connection import V2Connection
-from magnetar.ledger.channels.v3_connection import V3Connection
-from magnetar.wire.bookkeeper.client import encode_request
+from magnetar.ledger.channels.connection import V2Connection, V3Connection
+from magnetar.ledger.channels.pending_requests import (
+    Deadlines,
+    Pending,
+    PendingReads,
+    PendingRequest,
+    ReadListener,
+    own_copy,
+)
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.bookkeeper.hot_path import encode_fencing_reads, encode_reads
 from magnetar.wire.bookkeeper.messages import (
@@ -40,41 +44,16 @@ from magnetar.wire.bookkeeper.messages import (
     ReadResponse,
 )
 
+if TYPE_CHECKING:
+    from magnetar.ledger.channels.channel import Channel
+
 _Awaited: TypeAlias = tuple[asyncio.Future[AnyResponse], Pending]
 
 
-class RequestsOwner(Protocol):
-    """The channel, as its requests see it."""
-
-    @property
-    def error(self) -> MagnetarError | None: ...
-    async def open(self, make: Callable[[], Connection]) -> None:
-        """Makes another connection, or raises a MagnetarError."""
-
-    def on_used(self) -> None: ...
-    def on_silence(self, connection: Connection | None, patience_s: float) -> None:
-        """Reports that a request ran out of time on this connection."""
-
-    def on_room(self) -> None:
-        """Reports room on the v3 connection."""
-
-    def on_connection_lost(self, error: MagnetarError) -> None: ...
-    def lose(self, error: MagnetarError) -> None: ...
-
-
 class ChannelRequests:
-    def __init__(
-        self,
-        bookie_id: BookieId,
-        config: LedgerConfig,
-        owner: RequestsOwner,
-        channel: Channel,
-        v2: V2Connection,
-    ) -> None:
-        """`channel`: the owner, as listeners see it."""
+    def __init__(self, bookie_id: BookieId, config: LedgerConfig, channel: Channel, v2: V2Connection) -> None:
         self._bookie_id = bookie_id
         self._config = config
-        self._owner = owner
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
@@ -96,9 +75,19 @@ class ChannelRequests:
     def is_v3_writable(self) -> bool:
         return self._v3 is None or self._v3.is_writable
 
-    # --- asking -------------------------------------------------------------------------------------------------------
-
     async def request(self, request: AnyRequest, *, timeout_s: float) -> AnyResponse:
+        """Returns the answer, in the version that the request names; its `txn_id` is chosen here. It is not for v2
+        adds.
+
+        A read that fences travels in v3 in any case: see `send_reads`.
+
+        Raises RequestTimeoutError when the time is over, BookieUnavailableError when the channel is lost, owes too many
+        answers, or is unwritable in that version. A code other than EOK is an answer, not an error.
+
+        Adds in v3 are not refused for lack of room, and take none from other requests: like those in v2 they are
+        bounded by what their writers have in flight, and a writer checks `is_v3_writable`. A request to force a ledger
+        is not refused on an unwritable connection: it waits there after the adds of its writer.
+        """
         future, pending = self._ask(request, timeout_s)
         try:
             return await future
@@ -114,6 +103,15 @@ class ChannelRequests:
         timeout_s: float,
         fence_with: bytes | None = None,
     ) -> PendingReads:
+        """Reads entries by their ids, all different, in v2. Each read is answered or fails within the time, once.
+
+        With the ledger's master key in `fence_with` each read fences the ledger first, and `LAST_ENTRY` may be among
+        the ids. Only such an answer is a promise to be fenced, and v2 links an answer to its request by ledger and
+        entry alone. So a read that fences travels in v2 only if no other read of that entry is in progress there, and
+        until it ends, other reads of the entry travel in v3. It also travels in v3 if the v2 connection is unwritable.
+
+        Is refused like `request`, before anything was sent.
+        """
         v2 = self._v2
         together, apart = self._divided(ledger_id, entry_ids, fences=fence_with is not None)
         if together:
@@ -129,7 +127,7 @@ class ChannelRequests:
                 frames = encode_fencing_reads(ledger_id, together, fence_with)
             v2.expect_reads(reads)
             self._begin(reads)
-            v2.link.send((frames,))
+            v2.send((frames,))
         for entry_id in apart:
             self._read_apart(reads, entry_id)
         return reads
@@ -201,7 +199,7 @@ class ChannelRequests:
         reads = PendingReads(self, self._channel, timeout_s, request.ledger_id, (request.entry_id,), single)
         self._v2.expect_reads(reads)
         self._begin(reads)
-        self._v2.link.send((frame,))
+        self._v2.send((frame,))
         return single.future, reads
 
     def _ask_batch(self, request: BatchRead, timeout_s: float) -> PendingRequest:
@@ -210,7 +208,7 @@ class ChannelRequests:
         pending = PendingRequest(self, timeout_s, request, number)
         self._v2.expect_batch(pending)
         self._begin(pending)
-        self._v2.link.send((frame,))
+        self._v2.send((frame,))
         return pending
 
     def _ask_v3(self, request: AnyRequest, timeout_s: float) -> PendingRequest:
@@ -228,9 +226,11 @@ class ChannelRequests:
         return pending
 
     async def _open_v3(self) -> None:
-        connection = V3Connection(self._bookie_id, self, unsent_bytes_max=self._config.channel_unsent_bytes_max)
+        connection = V3Connection(
+            self._bookie_id, self._channel, unsent_bytes_max=self._config.channel_unsent_bytes_max
+        )
         try:
-            await self._owner.open(lambda: connection.link)
+            await self._channel.open(lambda: connection)
         except MagnetarError as error:
             waiting, self._waiting = self._waiting, {}
             for pending in waiting:
@@ -240,15 +240,15 @@ class ChannelRequests:
         finally:
             self._opening = None
         self._v3 = connection
-        if (lost := self._owner.error) is not None:
-            connection.link.lose(lost)
+        if (lost := self._channel.error) is not None:
+            connection.lose(lost)
             return
         waiting, self._waiting = self._waiting, {}
         for pending, frame in waiting.items():
             connection.ask(frame, pending)
 
     def _check_alive(self) -> None:
-        if (error := self._owner.error) is not None:
+        if (error := self._channel.error) is not None:
             raise BookieUnavailableError(str(error))
 
     def _check_room(self, connection: V2Connection | V3Connection | None, answers: int = 1) -> None:
@@ -266,12 +266,10 @@ class ChannelRequests:
                 f"{self._config.requests_in_flight_max} (ledger.requests_in_flight_max)"
             )
 
-    # --- how they end -------------------------------------------------------------------------------------------------
-
     def _begin(self, pending: Pending) -> None:
         self._count(pending, pending.owed)
         self._deadlines.add(pending, pending.timeout_s)
-        self._owner.on_used()
+        self._channel.on_used()
 
     def _count(self, pending: Pending, answers: int) -> None:
         self._owed += answers
@@ -300,7 +298,7 @@ class ChannelRequests:
         )
         is_v3 = isinstance(pending, PendingRequest) and pending.is_v3
         connection = self._v3 if is_v3 else self._v2
-        self._owner.on_silence(None if connection is None else connection.link, pending.timeout_s)
+        self._channel.on_silence(connection, pending.timeout_s)
 
     def _forget(self, pending: Pending) -> None:
         """Keeps account of answers that may still come for a request that was given up."""
@@ -314,19 +312,11 @@ class ChannelRequests:
         self._v2.give_up(pending)
         if self._v2.given_up > self._config.requests_in_flight_max:
             error = BookieUnavailableError(f"bookie {self._bookie_id} owes too many answers that came too late")
-            self._owner.lose(error)
-
-    # --- the v3 connection's side -------------------------------------------------------------------------------------
-
-    def on_room(self) -> None:
-        self._owner.on_room()
-
-    def on_connection_lost(self, error: MagnetarError) -> None:
-        self._owner.on_connection_lost(error)
+            self._channel.lose(error)
 
     def break_connection(self, error: MagnetarError) -> None:
         if self._v3 is not None:
-            self._v3.link.lose(error)
+            self._v3.lose(error)
 
     def fail_all(self, error: MagnetarError) -> None:
         """Fails every request when the channel is lost."""
@@ -347,7 +337,7 @@ class ChannelRequests:
             opening.cancel()
             await asyncio.wait([opening])
         if self._v3 is not None:
-            await self._v3.link.wait_closed()
+            await self._v3.wait_closed()
 
 
 class _Single(ReadListener):

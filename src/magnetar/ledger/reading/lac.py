@@ -6,7 +6,7 @@ never below the last fragment's first entry − 1.
 
 Invariant: What is returned was the writer's LAC at some time, or below it: never beyond.
 Failure:   A bookie that has too many requests is asked again, unless the others are enough
-           (ledger/channels/retries.py).
+           (ledger/channels/answers.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from magnetar.errors import DigestMismatchError, LacUnknownError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.channels.answers import Answer, Finding, describe, exchange, interpret
-from magnetar.ledger.channels.retries import retry_while_busy
+from magnetar.ledger.channels.answers import Answer, Finding, describe, exchange, interpret, retry_while_busy
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata
 from magnetar.quorum.coverage import Coverage, EnsembleCoverage, Meaning
 from magnetar.quorum.sizes import QuorumSizes
@@ -88,9 +87,6 @@ def interpret_lac(keys: LedgerKeys, response: AnyResponse | Answer) -> Answer:
 def _with_lac(answer: Answer, lac: int) -> Answer:
     """Takes the LAC that the digest covers, not the one that the bookie adds."""
     return Answer(answer.finding, answer.entries, answer.code, lac, answer.why)
-
-
-# --- asking all bookies of an ensemble --------------------------------------------------------------------------------
 
 
 class EnsembleAnswers(NamedTuple):

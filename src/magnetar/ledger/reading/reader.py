@@ -4,7 +4,7 @@
     async for entry in reader.tail(): ...     # and everything that comes, until the ledger is closed
 
 Invariant: A regular read never returns an entry beyond the LAC, nor beyond the last entry of a closed ledger. For one
-           reader the LAC never goes back (ledger_view.py). `read_unconfirmed` is the exception, by name.
+           reader the LAC never goes back (tailing.py). `read_unconfirmed` is the exception, by name.
 Failure:   A read that fails checks once whether the ledger's bookies have changed (a bookie was replaced, or its
            entries were copied elsewhere), and tries again if so.
 Limits:    Iterating holds two chunks: the one in use, and the next, which is read meanwhile.
@@ -19,11 +19,10 @@ from contextlib import aclosing
 from magnetar.errors import EntryAbsentError, EntryOutOfRangeError, EntryUnavailableError
 from magnetar.ids import EntryId, LedgerId
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.ledger.reading.lac import read_lac
-from magnetar.ledger.reading.ledger_view import LedgerView, MetadataWatch
 from magnetar.ledger.reading.reads import EntryReads
-from magnetar.ledger.reading.tailing import Tail
+from magnetar.ledger.reading.tailing import LedgerView, MetadataWatch, Tail
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.metadata.store import Watcher
 from magnetar.wire.bookkeeper.digests import Entry
@@ -33,6 +32,7 @@ class LedgerReader:
     """Is made by `open`. It needs no close: what is in progress belongs to the calls."""
 
     def __init__(self, stored: Versioned[LedgerMetadata], keys: LedgerKeys, context: LedgerContext) -> None:
+        self.ledger_id: LedgerId = keys.ledger_id
         self._keys = keys
         self._context = context
         self._view = LedgerView(stored)
@@ -46,10 +46,6 @@ class LedgerReader:
         reader = cls(stored, keys, context)
         await reader.refresh_lac()
         return reader
-
-    @property
-    def ledger_id(self) -> LedgerId:
-        return self._keys.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -69,8 +65,6 @@ class LedgerReader:
     def length(self) -> int | None:
         """The bytes of all payloads; known once the ledger is closed."""
         return self.metadata.length if self.is_closed else None
-
-    # --- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[Entry]:
         """Returns these entries, both ends included, all in memory. Raises EntryOutOfRangeError beyond the LAC."""
@@ -96,13 +90,6 @@ class LedgerReader:
             raise self._beyond(last)
         return await self._read(EntryId(first), EntryId(last))
 
-    async def read_last(self) -> Entry:
-        """Returns the last committed entry, as of now."""
-        await self.refresh_lac()
-        if self._view.lac < 0:
-            raise EntryOutOfRangeError(f"ledger {self.ledger_id} has no committed entry yet")
-        return (await self._read(self._view.lac, self._view.lac))[0]
-
     async def refresh_lac(self) -> EntryId:
         """Asks enough bookies how far the ledger is committed; a closed ledger needs no request."""
         if not self.is_closed:
@@ -114,8 +101,6 @@ class LedgerReader:
     async def refresh(self, watch: Watcher | None = None) -> None:
         """Reads the metadata again."""
         self._view.on_metadata(await self._context.ledgers.read(self.ledger_id, watch=watch))
-
-    # --- iterating ----------------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Entry]:
         return self.entries()
@@ -156,8 +141,6 @@ class LedgerReader:
                     async for entry in entries:
                         yield entry
                         first = entry.entry_id + 1
-
-    # --- chunks -------------------------------------------------------------------------------------------------------
 
     def _start_chunk(self, first: int, last: int) -> asyncio.Task[Sequence[Entry]] | None:
         if first > last:

@@ -11,7 +11,7 @@ Order:     If E = Qw, one bookie is asked as long as it answers (sticky), so tha
            delay and not its time-out. The first good answer wins, and the other requests are cancelled.
 Failure:   Entries that the first bookie does not deliver are read one by one from all the others. The read fails when
            none is left, and the error names each answer (ledger/channels/answers.py). Bookies that had too many
-           requests are asked again, for as long as a read may take (ledger/channels/retries.py).
+           requests are asked again, for as long as a read may take (ledger/channels/answers.py).
 Limits:    Every bookie is asked at most once in a read, and each request has its time-out, so a read takes at most the
            sum of those.
 Read next: reader.py
@@ -28,13 +28,12 @@ from typing import Final, NamedTuple
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import MagnetarError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.channels.answers import Answer, Finding, ask, exchange, interpret, unreadable
+from magnetar.ledger.channels.answers import Answer, BusyRetries, Finding, ask, exchange, interpret, is_busy, unreadable
 from magnetar.ledger.channels.bookies import Bookies
 from magnetar.ledger.channels.channel import Channel
-from magnetar.ledger.channels.retries import BusyRetries, is_busy
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.metadata.bookkeeper.ledger_metadata import INT64_MAX, LedgerMetadata
-from magnetar.quorum.write_sets import write_set
+from magnetar.quorum.sizes import write_set
 from magnetar.runtime.runtime import Entropy
 from magnetar.wire.bookkeeper.codes import code_of_number
 from magnetar.wire.bookkeeper.digests import Entry
@@ -152,8 +151,6 @@ class EntryReads:
             return answer.entries if answer else [await self._read_one(metadata, first)]
         return await self._read_run(metadata, first, EntryId(min(last, first + self._run_entries - 1)))
 
-    # --- one entry ----------------------------------------------------------------------------------------------------
-
     async def _read_one(
         self,
         metadata: LedgerMetadata,
@@ -182,8 +179,6 @@ class EntryReads:
     async def _ask(self, bookie: BookieId, request: ReadEntry) -> Answer:
         return await ask(self._bookies, bookie, self._keys, request, self._timeout_s)
 
-    # --- many from one bookie -----------------------------------------------------------------------------------------
-
     async def _read_batch(self, metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Answer | None:
         """Returns None if no bookie could give a batch. They may still have the entries, each at another bookie."""
         request = BatchRead(
@@ -203,8 +198,6 @@ class EntryReads:
     async def _ask_batch(self, bookie: BookieId, request: BatchRead) -> Answer:
         response = await exchange(self._bookies, bookie, request, self._timeout_s)
         return interpret(self._keys, request.entry_id, response, entries_max=request.entries_max)
-
-    # --- many from many -----------------------------------------------------------------------------------------------
 
     async def _read_run(self, metadata: LedgerMetadata, first: EntryId, last: EntryId) -> list[Entry]:
         run = _Run(self._keys)
@@ -244,8 +237,6 @@ class EntryReads:
     async def _read_late(self, metadata: LedgerMetadata, entry_id: EntryId, run: _Run, asked: BookieId) -> None:
         entry = await self._read_one(metadata, entry_id, run.heard.get(entry_id), last=asked)
         run.entries.setdefault(entry_id, entry)
-
-    # --- whom to ask first --------------------------------------------------------------------------------------------
 
     def _order(self, metadata: LedgerMetadata, entry_id: EntryId) -> list[BookieId]:
         ensemble = metadata.fragment_of(entry_id).ensemble

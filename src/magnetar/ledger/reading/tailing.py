@@ -1,34 +1,130 @@
-"""Following the end of an open ledger: bookies report when the LAC moves, the metadata when the ledger is closed.
+"""Following an open ledger: what one reader knows of it, and how it learns of the next entries and of the close.
 
-A long poll is a v3 read that a bookie answers when it knows of a LAC beyond ours. E − Qa + 1 bookies are asked, because
-that number shares a member with every ack quorum: one of them learns of whatever is committed. If one fails, another
-bookie is asked as well. With `ledger.tail_long_poll` off, the LAC is read by quorum in v2 at an interval instead. The
-metadata is watched (ledger_view.py): another last ensemble is followed from then on, and a closed ledger ends the tail.
+Bookies report when the LAC moves. A long poll is a v3 read that a bookie answers when it knows of a LAC beyond ours.
+E − Qa + 1 bookies are asked, because that number shares a member with every ack quorum: one of them learns of whatever
+is committed. If one fails, another bookie is asked as well. With `ledger.tail_long_poll` off, the LAC is read by quorum
+in v2 at an interval instead. The metadata is watched: another last ensemble is followed from then on, and a closed
+ledger ends the tail.
 
+Invariant: Neither metadata nor LAC go back: an older version and a smaller LAC are ignored. The LAC of a closed ledger
+           is its last entry, and never moves.
 Limits:    Each bookie has one request in progress, and every request ends by itself; pauses grow after failures. A late
-           answer does no harm.
-Read next: ledger_view.py, reader.py
+           answer does no harm. There is one watch per reader, however many tails it has. A watch cannot be cancelled:
+           it stays with the store until the metadata changes, which may take very long. It calls the tails that follow
+           at that moment, and keeps no others alive.
+Read next: reader.py
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Self
 
 from magnetar.errors import LacUnknownError, MetadataError, NoSuchLedgerError, StoreClosedError
-from magnetar.ids import BookieId
+from magnetar.ids import BookieId, EntryId
 from magnetar.ledger.channels.answers import Answer, Finding, exchange, interpret
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.keys import LedgerKeys
-from magnetar.ledger.reading.lac import read_lac, sizes_of
-from magnetar.ledger.reading.ledger_view import LedgerView, MetadataWatch
+from magnetar.ledger.metadata import LedgerKeys
+from magnetar.ledger.reading.lac import lac_floor, read_lac, sizes_of
+from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
+from magnetar.metadata.store import Watcher, WatchEvent
 from magnetar.quorum.coverage import Meaning
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import Entry
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.messages import V3, ReadEntry, ReadResponse
+
+
+class LedgerView:
+    def __init__(self, stored: Versioned[LedgerMetadata]) -> None:
+        self.metadata = stored.value
+        self.version = stored.version
+        self.lac = lac_floor(stored.value)
+        self._failure: BaseException | None = None
+        self._moved = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        return self.metadata.is_closed
+
+    def on_metadata(self, stored: Versioned[LedgerMetadata]) -> None:
+        if stored.version <= self.version:
+            return
+        self.metadata, self.version = stored.value, stored.version
+        if stored.value.is_closed:
+            assert stored.value.last_entry_id >= self.lac, "a ledger was closed before an entry known to be committed"
+            self.lac = stored.value.last_entry_id
+            self._moved.set()
+        else:
+            self.on_lac(lac_floor(stored.value))
+
+    def on_lac(self, lac: int) -> None:
+        if lac > self.lac and not self.is_closed:
+            self.lac = EntryId(lac)
+            self._moved.set()
+
+    def on_failure(self, error: BaseException) -> None:
+        """Ends the view: every waiting caller gets the error."""
+        self._failure = error
+        self._moved.set()
+
+    async def wait_beyond(self, entry_id: int) -> None:
+        """Returns when the LAC is beyond this entry, or the ledger is closed and it never will be."""
+        while self.lac <= entry_id and not self.is_closed:
+            if self._failure is not None:
+                raise self._failure
+            self._moved.clear()
+            await self._moved.wait()
+
+
+class MetadataWatch:
+    def __init__(self, read: Callable[[Watcher | None], Awaitable[None]]) -> None:
+        """`read` reads the metadata, with a watch if one is given."""
+        self._read = read
+        self._reading = asyncio.Lock()  # Two reads at a time would set two watches.
+        self._armed: _Arming | None = None
+        self._followers: dict[Callable[[], object], None] = {}
+
+    def follow(self, on_change: Callable[[], object]) -> None:
+        """Calls `on_change` when the metadata may have changed since the last `refresh`, until `leave`."""
+        self._followers[on_change] = None
+
+    def leave(self, on_change: Callable[[], object]) -> None:
+        self._followers.pop(on_change, None)
+
+    async def refresh(self) -> None:
+        """Reads the metadata; the next change after that is reported to the followers."""
+        async with self._reading:
+            if self._armed is not None:  # It was set before this read, so it reports every later change.
+                await self._read(None)
+                return
+            arming = _Arming(self._on_over)
+            await self._read(arming.on_event)
+            if not arming.is_over:  # Otherwise the change was reported before this read returned.
+                self._armed = arming
+
+    def _on_over(self, arming: _Arming) -> None:
+        if self._armed is arming:
+            self._armed = None
+        for tell in list(self._followers):
+            tell()
+
+
+class _Arming:
+    """Is one watch, which fires once."""
+
+    __slots__ = ("_on_over", "is_over")
+
+    def __init__(self, on_over: Callable[[_Arming], None]) -> None:
+        self._on_over = on_over
+        self.is_over = False
+
+    def on_event(self, _event: WatchEvent) -> None:
+        self.is_over = True
+        self._on_over(self)
+
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +136,7 @@ _PAUSE_ABSENT_S: Final = 0.2  # A bookie without entries of the ledger cannot wa
 class Tail:
     """Follows the ledger while it is open: `async with Tail(...)`."""
 
-    def __init__(
-        self,
-        view: LedgerView,
-        keys: LedgerKeys,
-        context: LedgerContext,
-        watch: MetadataWatch,
-    ) -> None:
+    def __init__(self, view: LedgerView, keys: LedgerKeys, context: LedgerContext, watch: MetadataWatch) -> None:
         """`watch` reads the metadata into the view."""
         self._view = view
         self._keys = keys
@@ -85,8 +175,6 @@ class Tail:
         """Returns this entry, if it came along with a LAC."""
         entry, self._piggybacked = self._piggybacked, None
         return entry if entry is not None and entry.entry_id == entry_id else None
-
-    # --- metadata -----------------------------------------------------------------------------------------------------
 
     async def _follow_metadata(self) -> None:
         pause_s = _PAUSE_FIRST_S
@@ -138,8 +226,6 @@ class Tail:
     def _stop_followers(self) -> None:
         for task in self._followers:
             task.cancel()
-
-    # --- the LAC ------------------------------------------------------------------------------------------------------
 
     async def _long_polls(self, bookie: BookieId) -> None:
         pause_s = _PAUSE_FIRST_S

@@ -22,11 +22,11 @@ from typing import Final, NamedTuple, Protocol
 
 from magnetar.errors import LedgerRecoveryError, MagnetarError, WrongPasswordError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.answers import Answer, Finding, describe, interpret_bodies
-from magnetar.ledger.channels.channel import Channel, ReadListener, ReadTicket
-from magnetar.ledger.channels.retries import RetryDeadline
+from magnetar.ledger.channels.answers import Answer, Finding, RetryDeadline, describe, interpret_bodies
+from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.pending_requests import PendingReads, ReadListener
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.ledger.reading.lac import sizes_of
 from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata
 from magnetar.quorum.coverage import Coverage, EnsembleCoverage, Meaning, meaning_of
@@ -57,7 +57,7 @@ class FencingReads:
         self._bookies = context.bookies
         self._timeout_s = context.config.read_timeout_ms / 1000
         self._listener = listener
-        self._tickets: list[ReadTicket] = []
+        self._tickets: list[PendingReads] = []
         self._connecting: dict[asyncio.Task[None], None] = {}
 
     def ask(self, position: int, entry_ids: Sequence[int]) -> None:

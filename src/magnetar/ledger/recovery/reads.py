@@ -22,15 +22,14 @@ from typing import Final
 
 from magnetar.errors import LedgerRecoveryError
 from magnetar.ids import BookieId, EntryId
-from magnetar.ledger.channels.answers import Answer
-from magnetar.ledger.channels.retries import RetryDeadline
+from magnetar.ledger.channels.answers import Answer, RetryDeadline
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import LedgerKeys
 from magnetar.ledger.reading.lac import sizes_of
 from magnetar.ledger.recovery.fence import AnswerListener, Fenced, FencingReads, undecided
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.quorum.coverage import Recovered, RecoveryRead
-from magnetar.quorum.write_sets import write_sets
+from magnetar.quorum.sizes import write_sets
 from magnetar.wire.bookkeeper.digests import Entry
 
 _FENCES_OF_PATIENCE: Final = 4  # A bookie is slow if it takes this many times as long as the fence did.
@@ -124,8 +123,6 @@ class RecoveryReads(AnswerListener):
         most = max(1, min(config.recovery_reads_in_flight_max, fitting))
         return min(max(self._head + 1, self._known_end + 2) + self._found_beyond // 2, self._head + most)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
-
     def _begin_more(self) -> None:
         end = self._window_end()
         if self._next >= end:
@@ -176,8 +173,6 @@ class RecoveryReads(AnswerListener):
         later = [reading.asked_at for reading in waiting if reading.unasked]
         if later:
             self._slow_timer = self._loop.call_at(min(later) + self._slow_s, self._on_slow)
-
-    # --- answers ------------------------------------------------------------------------------------------------------
 
     def on_answers(self, position: int, answers: Sequence[tuple[int, Answer]]) -> None:
         undecided_yet = []

@@ -10,7 +10,9 @@ Order:     1. IN_RECOVERY by compare-and-set: from now on the old writer cannot 
 Invariant: A ledger is closed once. A recovery may end at any point, and any number may run side by side. They write
            what they found, and only the close decides; a recovery that loses it accepts what is stored.
 Limits:    `ledger.recovery_timeout_ms` for 2 and 3; a limited number of tries, with pauses, for 1 and 4.
-Read next: fence.py, reads.py, write_back.py, quorum/coverage.py (which entries are kept), docs/ledger-protocol.md
+           `WriteBack` has the limits of a writer: `ledger.adds_in_flight_max` and `ledger.add_bytes_in_flight_max`; the
+           engine has the time-outs.
+Read next: fence.py, reads.py, ledger/writing/engine.py, quorum/coverage.py (which entries are kept)
 """
 
 from __future__ import annotations
@@ -18,22 +20,105 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from magnetar.errors import LedgerRecoveryError, MagnetarError, WrongPasswordError
+from magnetar.errors import ClosedError, LedgerRecoveryError, MagnetarError, WrongPasswordError
 from magnetar.ids import EntryId
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.compare_and_set import compare_and_set
-from magnetar.ledger.metadata.keys import LedgerKeys
+from magnetar.ledger.metadata import ChangeInMemory, LedgerKeys, compare_and_set, is_same_fragment
 from magnetar.ledger.reading.lac import lac_floor
 from magnetar.ledger.reading.reads import EntryReads
 from magnetar.ledger.recovery.fence import Fenced, fence
 from magnetar.ledger.recovery.reads import RecoveryReads
-from magnetar.ledger.recovery.write_back import WriteBack
-from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState, Versioned
+from magnetar.ledger.writing.engine import WriteEngine
+from magnetar.metadata.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
 from magnetar.wire.bookkeeper.digests import Entry
+from magnetar.wire.bookkeeper.frames import Flag
+
+
+class _Engine(WriteEngine[None]):
+    def _advance_lac(self) -> None:
+        """Keeps the LAC as it was when recovery began."""
+
+
+class WriteBack:
+    """Writes what was found again, each entry to its whole write set, with the flag that passes the fence.
+
+    All of these entries carry the LAC with which recovery began. If they carried a later one, and this recovery ended
+    before it closed the ledger, the next would believe that they are committed; but perhaps only bookies that no
+    metadata names have them, since recovery's ensemble changes are kept in memory. Each carries the length with which
+    it was found: every copy of an entry has the same. Is made when the first entry was found; ended by `aclose`.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, keys: LedgerKeys, context: LedgerContext, first: Entry) -> None:
+        self.confirmed = 0
+        self._moved = asyncio.Event()
+        self._change = ChangeInMemory(metadata)
+        self._engine = _Engine(
+            keys,
+            self._change,
+            context.bookies,
+            context.placement,
+            context.config,
+            context.entropy,
+            self,
+            first_entry_id=first.entry_id,
+            length=first.length - len(first.payload),
+            flags=Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY,
+        )
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata with the bookies that had to be replaced."""
+        return self._change.metadata
+
+    async def open(self) -> None:
+        await self._engine.open()
+
+    async def add(self, entry: Entry) -> None:
+        """Adds entries in order; returns when the entry is taken, not when it is stored."""
+        engine = self._engine
+        if engine.error is not None or not engine.has_room:
+            await self._until(lambda: engine.has_room)
+        assert entry.entry_id == engine.pending.next_entry_id
+        self._set_length(entry.length - len(entry.payload))
+        engine.submit(entry.payload, None)
+
+    def _set_length(self, before: int) -> None:
+        """Sets the length before the entry. For a writer that numbers its own entries this is the sum it has anyway."""
+        pending = self._engine.pending
+        difference = before - pending.length
+        pending.length += difference
+        pending.confirmed_length += difference
+
+    async def wait_confirmed(self) -> None:
+        """Returns when all that were added are on enough bookies."""
+        await self._until(lambda: not len(self._engine.pending))
+
+    async def aclose(self) -> None:
+        await self._engine.aclose(ClosedError("recovery has ended"))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while True:
+            if self._engine.error is not None:
+                raise self._engine.error
+            if condition():
+                return
+            self._moved.clear()
+            await self._moved.wait()
+
+    def on_confirmed(self, first_entry_id: int, tokens: Sequence[None]) -> None:  # noqa: ARG002
+        self.confirmed += len(tokens)
+        self._moved.set()
+
+    def on_failed(self, tokens: Sequence[None], error: MagnetarError) -> None:  # noqa: ARG002
+        self._moved.set()
+
+    def on_room(self) -> None:
+        self._moved.set()
+
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +142,6 @@ def closed(metadata: LedgerMetadata, last_entry_id: int, length: int) -> LedgerM
     return replace(metadata, state=LedgerState.CLOSED, last_entry_id=EntryId(last_entry_id), length=length)
 
 
-# --- a lost compare-and-set -------------------------------------------------------------------------------------------
-
-
 class Lost(enum.Enum):
     """What it means for a recovery that the metadata has changed since it began."""
 
@@ -72,7 +154,7 @@ def resolve(began: LedgerMetadata, found: LedgerMetadata) -> Lost:
     """Compares: `began` is what this recovery read, in state IN_RECOVERY; `found` is what is stored now."""
     if found.is_closed:
         return Lost.OTHERS_CLOSED
-    same_end = found.state is began.state and _same(found.fragments[-1], began.fragments[-1])
+    same_end = found.state is began.state and is_same_fragment(found.fragments[-1], began.fragments[-1])
     return Lost.MERGE if same_end else Lost.BEGIN_AGAIN
 
 
@@ -81,10 +163,6 @@ def merge(began: LedgerMetadata, changed: LedgerMetadata, found: LedgerMetadata)
     assert resolve(began, found) is Lost.MERGE
     own_from = len(began.fragments) - 1
     return replace(found, fragments=(*found.fragments[:-1], *changed.fragments[own_from:]))
-
-
-def _same(one: Fragment, other: Fragment) -> bool:
-    return one.first_entry_id == other.first_entry_id and one.ensemble == other.ensemble
 
 
 _ROUNDS_MAX: Final = 3  # Whole recoveries, if others changed the end of the ledger meanwhile. One is normal.

@@ -6,7 +6,7 @@ With a task per entry and bookie, they are for writers that wait for the disk no
 Invariant: The LAC moves only with `force`, since readers may rely on the entries only then. Every bookie that was sent
            an entry must confirm that it is durable.
 Failure:   A bookie cannot be replaced, as what the others have may not be durable: the writer fails, as Apache's does.
-           In a force, a bookie that has too many requests is asked again (ledger/channels/retries.py); if it still has
+           In a force, a bookie that has too many requests is asked again (ledger/channels/answers.py); if it still has
            too many, the force has failed, and not the writer: it may be tried again.
 Limits:    Others use the v3 connection too, so a writer has no more bytes in flight than may wait there; and it waits
            while the connection is full, as other writers wait for the v2 connection.
@@ -20,12 +20,12 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from magnetar.errors import BookieUnavailableError, MagnetarError, WriterFailedError
+from magnetar.ledger.channels.answers import is_busy, retry_while_busy
 from magnetar.ledger.channels.channel import Channel
-from magnetar.ledger.channels.retries import is_busy, retry_while_busy
 from magnetar.ledger.writing.engine import Token, WriteEngine
 from magnetar.ledger.writing.ensemble_slot import EnsembleSlot
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, MASTER_KEY_BYTES, PREFIX_BYTES, WORD, Buffer
 from magnetar.wire.bookkeeper.messages import AddEntry, ForceLedger
 

@@ -15,7 +15,7 @@ Limits:    A bookie that does not read, falls behind the others by too much, or 
            wait (ensemble_slot.py). A bookie that is lost while nothing is in flight is ignored until the next entry:
            thousands of idle ledgers do not change their metadata because a bookie restarts. It is connected again then,
            and gets what the others got meanwhile, confirmed or not.
-Read next: pending_adds.py (which bookie has what), repair.py (replacing), ledger/metadata/ensemble_change.py
+Read next: pending_adds.py (which bookie has what), repair.py (replacing), ledger/metadata.py
            (committing)
 """
 
@@ -38,8 +38,7 @@ from magnetar.errors import (
 )
 from magnetar.ledger.channels.bookies import Bookies
 from magnetar.ledger.channels.channel import Channel
-from magnetar.ledger.metadata.ensemble_change import EnsembleChange
-from magnetar.ledger.metadata.keys import LedgerKeys, wrong_password
+from magnetar.ledger.metadata import EnsembleChange, LedgerKeys, wrong_password
 from magnetar.ledger.writing.ensemble_slot import AddBackoff, EnsembleSlot, StallDetector
 from magnetar.ledger.writing.pending_adds import PendingAdds
 from magnetar.ledger.writing.repair import Repair
@@ -65,13 +64,13 @@ class EngineListener(Protocol[TokenIn]):
     """Submits entries. It is called on the loop, and never from inside `submit`."""
 
     def on_confirmed(self, first_entry_id: int, tokens: Sequence[TokenIn]) -> None:
-        """Confirms the entries from this one on, one per token: once per received run, in order."""
+        """Acknowledges the entries from this one on, one per token: once per received run, in order."""
 
     def on_failed(self, tokens: Sequence[TokenIn], error: MagnetarError) -> None:
-        """Reports the engine's end. The tokens are those of all entries in the window. Called at most once."""
+        """Reports the end; the tokens are those of all entries that were not acknowledged. Called at most once."""
 
     def on_room(self) -> None:
-        """Reports that a bookie that had no room has some again."""
+        """Reports that a bookie that had no room has some again. Room by acknowledgement comes with `on_confirmed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +444,5 @@ class WriteEngine(Generic[Token]):
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(
-            ensemble_changes=self._repair.changes,
-            bookies_failed=self._failures,
-            entries_resent=self._resent,
+            ensemble_changes=self._repair.changes, bookies_failed=self._failures, entries_resent=self._resent
         )

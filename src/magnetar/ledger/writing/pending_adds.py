@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from magnetar.quorum.sizes import QuorumSizes
-from magnetar.quorum.write_sets import write_sets
+from magnetar.quorum.sizes import QuorumSizes, write_sets
 from magnetar.wire.bookkeeper.frames import Buffer
 
 Token = TypeVar("Token")
@@ -30,7 +29,6 @@ class PendingAdds(Generic[Token]):
         "_ack_quorum",
         "_buffers",
         "_everybody",
-        "_held",
         "_masks",
         "_sizes",
         "_tokens",
@@ -38,6 +36,7 @@ class PendingAdds(Generic[Token]):
         "_write_sets",
         "confirmed_length",
         "first_entry_id",
+        "is_held",
         "length",
         "next_entry_id",
     )
@@ -49,7 +48,7 @@ class PendingAdds(Generic[Token]):
         self._write_sets = write_sets(sizes.ensemble, sizes.write)
         self._write_masks = [sum(1 << position for position in members) for members in self._write_sets]
         self._everybody = sizes.ensemble == sizes.write
-        self._held = False
+        self.is_held = False
         self._masks: list[int] = []
         self._tokens: list[Token] = []
         self._buffers: list[Buffer] = []
@@ -62,17 +61,6 @@ class PendingAdds(Generic[Token]):
 
     def __len__(self) -> int:
         return len(self._tokens)
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """Counts payloads only: the headers are bounded by the number of entries."""
-        return self.length - self.confirmed_length
-
-    @property
-    def is_held(self) -> bool:
-        return self._held
-
-    # --- in ---
 
     def append(self, header: Buffer, payload: Buffer, token: Token) -> None:
         """The caller made the header for `next_entry_id` and the length that includes this payload."""
@@ -98,8 +86,6 @@ class PendingAdds(Generic[Token]):
                 share += buffers[at : at + 2]
         return share
 
-    # --- answers ---
-
     def mark(self, position: int, entry_ids: Sequence[int]) -> None:
         """Records that the bookie at this position has stored these. Late, repeated and foreign ids change nothing."""
         base = self.first_entry_id
@@ -122,7 +108,7 @@ class PendingAdds(Generic[Token]):
 
     def take_confirmed(self) -> list[Token]:
         """Removes the confirmed prefix and returns its tokens: those of `first_entry_id` on, as it was before."""
-        if self._held:
+        if self.is_held:
             return []
         enough = self._ack_quorum
         count = 0
@@ -138,16 +124,14 @@ class PendingAdds(Generic[Token]):
         self.first_entry_id += count
         return tokens
 
-    # --- an ensemble change ---
-
     def hold(self) -> None:
         """Confirms nothing until `release`."""
-        self._held = True
+        self.is_held = True
 
     def release(self, replaced: Sequence[int] = ()) -> None:
         """Ends `hold`. These positions have other bookies now, which have stored nothing yet."""
         self.forget(replaced)
-        self._held = False
+        self.is_held = False
 
     def forget(self, positions: Sequence[int]) -> None:
         """Forgets what was stored at these positions: it will be sent again."""
@@ -160,13 +144,11 @@ class PendingAdds(Generic[Token]):
         others = ~sum(1 << position for position in failed)
         return all(self._sizes.is_acknowledged(holders & others) for holders in self._write_masks)
 
-    # --- the end ---
-
     def drain(self) -> list[Token]:
         """Gives the window up: nothing more of it will be confirmed. Entry ids and length go back to the prefix."""
         tokens = self._tokens
         self._tokens, self._masks, self._buffers = [], [], []
         self.length = self.confirmed_length
         self.next_entry_id = self.first_entry_id
-        self._held = False
+        self.is_held = False
         return tokens

@@ -65,8 +65,6 @@ class Repair:
         self._failed_at: dict[BookieId, float] = {}  # Bookies that failed and have taken nothing since.
         self.changes = 0
 
-    # --- when ---------------------------------------------------------------------------------------------------------
-
     def begin_if_needed(self) -> None:
         if self._task is None and self._engine.error is None and self._is_needed():
             self._task = self._loop.create_task(self._run(), name=f"ledger-repair-{self._engine.ledger_id}")
@@ -103,8 +101,6 @@ class Repair:
     def _nobody_is_missing(self) -> None:
         self._short_since = None
         self._retries = None
-
-    # --- the task -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -199,8 +195,6 @@ class Repair:
         times.append(now)
         self.changes += 1
 
-    # --- finding replacements ----------------------------------------------------------------------------------------
-
     async def _find_replacements(self, chosen: dict[int, Channel]) -> NotEnoughBookiesError | None:
         """Puts connected bookies for failed slots into `chosen`; returns the shortage, if there is one.
 
@@ -246,7 +240,7 @@ class Repair:
         choices = [missing, *([position] for position in missing)]
         for avoided, positions in itertools.product(dict.fromkeys((lately, ())), choices):
             try:
-                new = engine.placement.replace_all(
+                new = engine.placement.replace(
                     positions, ensemble, engine.sizes, engine.bookies.candidates(), exclude=(*excluded, *avoided)
                 )
             except NotEnoughBookiesError as error:
@@ -329,8 +323,6 @@ class Repair:
         except LookupError:
             return BookieUnavailableError(f"another writer in this process writes the ledger to {bookie_id}")
         return channel
-
-    # --- the end ------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         task, self._task = self._task, None

@@ -3,16 +3,16 @@
     async with await client.create() as writer:
         entry_id = await writer.add(b"…")
 
-Adds return futures (`add`, `add_nowait`), or are submitted with a listener that is called once per run (`submit`), for
-callers with many of them. `close` waits for what is in progress, then closes the ledger after the last acknowledged
+Adds are awaited (`add`, `enqueue`), or submitted with a listener that is called once per run (`submit`), for callers
+with many of them. `close` waits for what is in progress, then closes the ledger after the last acknowledged
 entry. A writer that failed may be closed; one that was fenced may not: its ledger belongs to another client.
 
 Invariant: An add that returned is on Qa bookies, durably, and so are all entries before it. Adds are answered in order.
 Failure:   An add that raises with `outcome_unknown` may or may not be in the ledger: its recovery decides. Fenced means
            that another client took the ledger over.
 Limits:    `adds_in_flight_max`, `add_bytes_in_flight_max`; beyond them, and while a bookie does not read, `add` waits
-           in line. `submit` and `add_nowait` do not wait: ask `has_room` first.
-Read next: engine.py, ledger/metadata/lifecycle.py
+           in line. `submit` does not wait: ask `has_room` first.
+Read next: engine.py, ledger/metadata.py
 """
 
 from __future__ import annotations
@@ -24,46 +24,95 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from magnetar.errors import (
-    LedgerClosedError,
-    LedgerError,
-    LedgerFencedError,
-    MagnetarError,
-    WriterBusyError,
-    WriterFailedError,
-)
+from magnetar.errors import LedgerClosedError, LedgerError, LedgerFencedError, MagnetarError, WriterFailedError
 from magnetar.ids import LedgerId
+from magnetar.ledger.channels.channel import Channel
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.ensemble_change import CommittedChange
-from magnetar.ledger.metadata.keys import LedgerKeys
-from magnetar.ledger.metadata.lifecycle import close_ledger
+from magnetar.ledger.metadata import CommittedChange, LedgerKeys, close_ledger
 from magnetar.ledger.writing.deferred import DeferredWriteEngine
-from magnetar.ledger.writing.engine import EngineStatistics, WriteEngine
-from magnetar.ledger.writing.explicit_lac import ExplicitLac
+from magnetar.ledger.writing.engine import EngineListener, EngineStatistics, WriteEngine
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
+from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.bookkeeper.messages import WriteLac
 
 log = logging.getLogger(__name__)
 
 
-class WriterListener(Protocol):
+class ExplicitLac:
+    """Informs the bookies how far the ledger of an idle writer is acknowledged.
+
+    An entry carries the LAC known when it was sent, so readers learn of the last entry's own acknowledgement only with
+    the next entry. If none comes, a v3 request carries it to every bookie of the ensemble, after
+    `explicit_lac_interval_ms` without anything in flight. It is a hint: a bookie that does not answer is not replaced,
+    and if fewer than Qa bookies of the ensemble have it, it is sent again. That count is no acknowledgement, so the
+    rule of quorum/sizes.py does not apply.
+    """
+
+    def __init__(self, engine: WriteEngine[Any], interval_s: float) -> None:
+        """An interval of 0 switches it off."""
+        self._engine = engine
+        self._interval_s = interval_s
+        self._loop = asyncio.get_running_loop()
+        self._sent_lac = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def on_confirmed(self) -> None:
+        """Schedules a request, as the LAC has moved."""
+        if self._interval_s and self._timer is None and self._task is None:
+            self._timer = self._loop.call_later(self._interval_s, self._send_if_idle)
+
+    @property
+    def _is_needed(self) -> bool:
+        return self._engine.error is None and self._engine.lac > max(self._engine.carried_lac, self._sent_lac)
+
+    def _send_if_idle(self) -> None:
+        self._timer = None
+        if not self._is_needed:
+            return
+        if len(self._engine.pending):  # The next entries carry it, or the timer looks again.
+            self.on_confirmed()
+            return
+        self._task = self._loop.create_task(self._send(), name=f"explicit-lac-{self._engine.ledger_id}")
+
+    async def _send(self) -> None:
+        engine = self._engine
+        lac, keys = engine.lac, engine.keys
+        body = keys.digest.seal_lac(engine.ledger_id, lac)
+        request = WriteLac(engine.ledger_id, lac, keys.master_key, body)
+        channels = [slot.channel for slot in engine.slots if slot.channel is not None]
+        stored = await asyncio.gather(*[self._send_to(channel, request) for channel in channels])
+        if sum(stored) >= engine.sizes.ack:
+            self._sent_lac = lac
+        self._task = None
+        if self._is_needed:
+            self.on_confirmed()
+
+    async def _send_to(self, channel: Channel, request: WriteLac) -> bool:
+        try:
+            response = await channel.request(request, timeout_s=self._engine.config.add_timeout_ms / 1000)
+        except MagnetarError as error:
+            log.debug("an explicit LAC did not arrive", extra={"bookie_id": channel.bookie_id, "why": str(error)})
+            return False
+        return response.code is Code.EOK
+
+    async def aclose(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+class WriterListener(EngineListener[Any], Protocol):
     """Listens to `submit`. It is called on the loop, and never from inside `submit`.
 
     A listener that raises ends its writer, and only that: the connections that call it belong to others, too.
+    `on_failed` is not called when a writer is closed with nothing in flight.
     """
-
-    def on_confirmed(self, first_entry_id: int, tokens: Sequence[Any]) -> None:
-        """Acknowledges the entries from this one on, one per token. Once per received run, in order."""
-
-    def on_failed(self, tokens: Sequence[Any], error: MagnetarError) -> None:
-        """Reports the writer's end; the tokens are those of all entries that were not acknowledged.
-
-        Called at most once, and not when a writer is closed with nothing in flight.
-        """
-
-    def on_room(self) -> None:
-        """Reports that a bookie that had no room has some again. (Room by acknowledgement is reported by
-        `on_confirmed`.)"""
 
 
 class LedgerWriter:
@@ -170,7 +219,7 @@ class LedgerWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether `submit` or `add_nowait` may be called now, and no caller waits in line."""
+        """Whether `submit` may be called now, and no caller waits in line."""
         return not self._queue and self._engine.has_room
 
     def submit(self, payload: Buffer, token: Any) -> int:
@@ -182,16 +231,6 @@ class LedgerWriter:
         if self._is_ending or self._engine.error is not None:
             raise self._refusal()
         return self._engine.submit(payload, token)
-
-    def add_nowait(self, payload: Buffer) -> asyncio.Future[int]:
-        """Works like `add`, without waiting: raises WriterBusyError if there is no room."""
-        if not self.has_room:
-            self.check_usable()
-            raise WriterBusyError(
-                f"ledger {self.ledger_id} has {len(self._engine.pending)} adds of "
-                f"{self._engine.pending.bytes_in_flight} bytes in flight: wait for one of them, or use add"
-            )
-        return self.enqueue(payload)
 
     async def add(self, payload: Buffer) -> int:
         """Appends an entry; returns its id when it is acknowledged. The payload must not change until then."""

@@ -37,8 +37,6 @@ HIERARCHICAL: Final = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFacto
 HIERARCHICAL_VERSION: Final = 1
 _HIERARCHICAL_IN_FORMAT_1: Final = "hierarchical"
 _VALUE_BYTES_MAX: Final = 1_000  # Two short lines.
-
-
 _INSTANCE_ID_BYTES_MAX: Final = 1_000  # A UUID has 36; others are kept as they are.
 _VALUE = re.compile(r"([0-9]{1,9})\n([^\n:]+):([0-9]{1,9})\n*")
 

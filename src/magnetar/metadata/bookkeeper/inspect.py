@@ -6,7 +6,7 @@ Limits:    a ledger's password is shown only when asked for; otherwise its lengt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from magnetar.errors import MalformedMetadataError
@@ -122,17 +122,7 @@ def _cookie_document(value: bytes) -> Document:
 
 def _service_info_document(bookie: BookieId, value: bytes) -> Document:
     info = decode_service_info(bookie, value)
-    endpoints = [
-        {
-            "id": e.id,
-            "host": e.host,
-            "port": e.port,
-            "protocol": e.protocol,
-            "auth": list(e.auth),
-            "extensions": list(e.extensions),
-        }
-        for e in info.endpoints
-    ]
+    endpoints = [asdict(e) | {"auth": list(e.auth), "extensions": list(e.extensions)} for e in info.endpoints]
     return {"endpoints": endpoints, "properties": dict(info.properties)}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 
 from magnetar.errors import MalformedMetadataError, NoNodeError
@@ -34,46 +33,20 @@ _LONG_DEPTH = 3
 _STORED_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 
 
-@dataclass(frozen=True, slots=True)
 class BookKeeperPaths:
     """The nodes of one cluster. The root is absolute, `/ledgers` by default."""
 
-    root: str = DEFAULT_ROOT
-
-    def __post_init__(self) -> None:
-        check_path(self.root)
-
-    @property
-    def layout(self) -> str:
-        return join(self.root, "LAYOUT")
-
-    @property
-    def instance_id(self) -> str:
-        return join(self.root, "INSTANCEID")
-
-    @property
-    def available(self) -> str:
-        return join(self.root, "available")
-
-    @property
-    def readonly(self) -> str:
-        return join(self.available, "readonly")
-
-    @property
-    def cookies(self) -> str:
-        return join(self.root, "cookies")
-
-    @property
-    def short_ids(self) -> str:
-        return join(self.root, "idgen")
-
-    @property
-    def long_ids(self) -> str:
-        return join(self.root, "idgen-long")
-
-    @property
-    def underreplication(self) -> str:
-        return join(self.root, "underreplication")
+    def __init__(self, root: str = DEFAULT_ROOT) -> None:
+        check_path(root)
+        self.root = root
+        self.layout = join(root, "LAYOUT")
+        self.instance_id = join(root, "INSTANCEID")
+        self.available = join(root, "available")
+        self.readonly = join(self.available, "readonly")
+        self.cookies = join(root, "cookies")
+        self.short_ids = join(root, "idgen")
+        self.long_ids = join(root, "idgen-long")
+        self.underreplication = join(root, "underreplication")
 
     def cookie(self, bookie: BookieId) -> str:
         return join(self.cookies, bookie)

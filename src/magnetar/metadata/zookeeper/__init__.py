@@ -1,7 +1,7 @@
 """The metadata store on ZooKeeper, through kazoo.
 
 Threads:   kazoo runs one thread that talks to the server. Requests reach it through its queue; results come to the
-           event loop in bursts (`handler.py`). The store (`store.py`) lives on the loop and never waits for the thread.
+           event loop in bursts (`client.py`). The store (`store.py`) lives on the loop and never waits for the thread.
 Read next: store.py, then client.py (what we know beyond kazoo's own answers), docs/zookeeper.md
 """
 

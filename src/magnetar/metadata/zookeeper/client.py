@@ -1,27 +1,309 @@
-"""kazoo's client, with three corrections.
+"""kazoo's client and handler for an event loop: how its thread waits, how results reach the loop, three corrections.
 
+Order:     kazoo would start two more threads, one for finished requests and one for watch events. Here both go to the
+           loop in the order in which they happened: the thread queues them, and wakes the loop once for all that came
+           since. BufferedSocket reads everything that has arrived at once, and keeps writes until kazoo is about to
+           wait: a system call per burst instead of several per request.
+Limits:    kazoo sends itself a byte per queued request over a blocking pipe; if its thread is held up and the pipe full
+           (some hundred bytes), that would block the event loop. Here the pipe never holds more than one.
 Failure:   when a connection ends, kazoo fails sent requests and queued ones with the same error. Here queued ones get
            NotSentError: they were certainly not done. An answer that kazoo does not understand ends its thread; here
            the thread starts over with a new session.
-Threads:   kazoo checks its state and then queues; a request of a session that ends between the two would be lost. Here
+Threads:   only `post`, `select`, the socket and the wake pair are called on kazoo's thread; callbacks run on the loop.
+           kazoo checks its state and then queues; a request of a session that ends between the two would be lost. Here
            queueing and changes of state exclude each other.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from typing import Any
+import select
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from ssl import SSLContext
+from typing import Any, Protocol, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, KazooException, SystemZookeeperError
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from magnetar.metadata.zookeeper.handler import LoopHandler
-
 log = logging.getLogger(__name__)
+
+_READ_BYTES = 65_536  # More than a TLS record, of at most 16 KiB.
+_WRITE_BYTES = 65_536  # More bytes than this are written at once.
+_MS = 1000
+
+
+class Lock(Protocol):
+    def __enter__(self) -> object: ...
+    def __exit__(self, *_exc: object) -> object: ...
+
+
+MakeContext: TypeAlias = Callable[[], SSLContext]
+
+
+class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    def __init__(self, loop: asyncio.AbstractEventLoop, make_context: MakeContext | None) -> None:
+        super().__init__()
+        self._loop = loop
+        self._make_context = make_context
+        self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._loop_is_called = False
+
+    def post(self, callback: Callable[..., object], *args: object) -> None:
+        """Calls back on the loop, in the order of posting. It may be called from any thread."""
+        self._posted.append((callback, args))
+        if not self._loop_is_called:
+            self._loop_is_called = True
+            with contextlib.suppress(RuntimeError):  # The loop is closed: no receiver is left.
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._loop_is_called = False  # First, so that a later `post` wakes the loop again.
+        for _ in range(len(self._posted)):
+            callback, args = self._posted.popleft()
+            try:
+                callback(*args)
+            except Exception:
+                log.exception("a callback of the ZooKeeper client failed")
+        if self._posted and not self._loop_is_called:
+            self._loop_is_called = True
+            self._loop.call_soon(self._deliver)
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self.post(callback.func, *callback.args)
+
+    def async_result(self) -> Result:
+        return Result()
+
+    def create_socket_pair(self) -> tuple[Any, Any]:
+        reader, writer = super().create_socket_pair()
+        return make_wake_pair(reader, writer, self.lock_object())
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_tls: object
+    ) -> BufferedSocket:
+        """Makes our own TLS: kazoo's trusts the system's authorities besides the given ones, and leaks sockets."""
+        plain = super().create_connection(address, timeout=timeout)
+        try:
+            socket = plain
+            if self._make_context:
+                socket = self._make_context().wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
+        return BufferedSocket(socket, timeout, self.timeout_exception)
+
+    def select(
+        self,
+        readers: Sequence[BufferedSocket | WakeReader],
+        writers: Sequence[BufferedSocket],
+        _exceptional: Sequence[object],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Waits for something to read. Our sockets can always be written to: they keep what is written."""
+        if writers:
+            return [], list(writers), []
+        ready = [reader for reader in readers if reader.pending()]
+        if not ready:
+            for reader in readers:
+                reader.flush()
+            ready = wait_ready(readers, timeout)
+        return ready, [], []
+
+
+class Result:
+    """What kazoo sets when a request is finished: its `AsyncResult` without locks and without waiting threads.
+
+    Each link is called exactly once: `set` and `rawlink` may run at the same time on two threads, and the one that
+    takes a link out of the list calls it.
+    """
+
+    __slots__ = ("_links", "_ready", "exception", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.exception: BaseException | None = None
+        self._ready = False
+        self._links: list[Callable[[Result], object]] = []
+
+    def ready(self) -> bool:
+        return self._ready
+
+    def successful(self) -> bool:
+        return self._ready and self.exception is None
+
+    def set(self, value: Any = None) -> None:
+        self.value = value
+        self._finish()
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.exception = exception
+        self._finish()
+
+    def get(self, block: bool = False, timeout: float | None = None) -> Any:
+        """Returns a finished result; it never waits."""
+        del block, timeout
+        assert self._ready, "the result of a ZooKeeper request is taken before it has arrived"
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def rawlink(self, link: Callable[[Result], object]) -> None:
+        self._links.append(link)
+        if self._ready:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._ready = True
+        while self._links:
+            try:
+                link = self._links.pop()
+            except IndexError:
+                return
+            link(self)
+
+
+class BufferedSocket:
+    def __init__(self, socket: Any, timeout: float | None, timeout_error: type[Exception]) -> None:
+        self._socket = socket
+        self._timeout = timeout
+        self._timeout_error = timeout_error
+        self._unread = memoryview(b"")
+        self._unsent = bytearray()
+
+    def fileno(self) -> int:
+        return int(self._socket.fileno())
+
+    def setblocking(self, flag: bool) -> None:
+        self._socket.setblocking(flag)
+
+    def getpeername(self) -> Any:
+        return self._socket.getpeername()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def pending(self) -> int:
+        """Returns the bytes that can be read without the system. (TLS keeps none: we always take a whole record.)"""
+        return len(self._unread)
+
+    def recv(self, size: int) -> bytes:
+        if not self._unread:
+            self._unread = memoryview(self._receive())
+        chunk = self._unread[:size]
+        self._unread = self._unread[size:]
+        return bytes(chunk)
+
+    def _receive(self) -> bytes:
+        while True:
+            try:
+                return bytes(self._socket.recv(_READ_BYTES))
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._wait(select.POLLIN)
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT)
+
+    def send(self, data: bytes | memoryview) -> int:
+        self._unsent += data
+        if len(self._unsent) >= _WRITE_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._wait(select.POLLOUT)
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+            else:
+                del self._unsent[:sent]
+
+    def _wait(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._socket, event)
+        if not poll.poll(None if self._timeout is None else self._timeout * _MS):
+            raise self._timeout_error("the server neither reads nor answers")
+
+
+class WakeReader:
+    """Wakes kazoo's thread, which takes one wake-up per request it has sent."""
+
+    def __init__(self, socket: Any, lock: Lock) -> None:
+        self._socket = socket
+        self._lock = lock
+        self._wanted = 0
+
+    def fileno(self) -> int:
+        return int(self._socket.fileno())
+
+    def pending(self) -> int:
+        return self._wanted
+
+    def flush(self) -> None:
+        """Does nothing: it is never written to."""
+
+    def recv(self, _size: int) -> bytes:
+        with self._lock:
+            if self._wanted:
+                self._wanted -= 1
+                if not self._wanted:
+                    self._socket.recv(1)
+        return b"\0"
+
+    def wake(self, socket: Any) -> None:
+        with self._lock:
+            self._wanted += 1
+            if self._wanted == 1:
+                socket.send(b"\0")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class WakeWriter:
+    def __init__(self, socket: Any, reader: WakeReader) -> None:
+        self._socket = socket
+        self._reader = reader
+
+    def send(self, data: bytes) -> int:
+        self._reader.wake(self._socket)
+        return len(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def make_wake_pair(reader: Any, writer: Any, lock: Lock) -> tuple[WakeReader, WakeWriter]:
+    woken = WakeReader(reader, lock)
+    return woken, WakeWriter(writer, woken)
+
+
+def wait_ready(
+    readers: Sequence[BufferedSocket | WakeReader], timeout: float | None
+) -> list[BufferedSocket | WakeReader]:
+    """Returns sockets with data to read, or with an error; none after the timeout."""
+    poll = select.poll()
+    by_number = {reader.fileno(): reader for reader in readers}
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poll.poll(None if timeout is None else timeout * _MS)]
+
 
 _RETRY_DELAY_S = 0.05
 _RETRY_DELAY_MAX_S = 2.0  # A server that runs again is found this soon.

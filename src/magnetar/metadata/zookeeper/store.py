@@ -3,8 +3,9 @@
 Order:     a request goes into kazoo's queue at once; its answer comes back through the handler and finishes the
            caller's future. If the caller has given up, the answer is dropped. kazoo's SUSPENDED is our DISCONNECTED and
            its LOST our EXPIRED; after that it makes a new session by itself.
+Failure:   if a write is not certainly "not done", its outcome is unknown (`translate`).
 Threads:   everything here runs on the event loop.
-Read next: translate.py (the meaning of errors), client.py (which requests were sent)
+Read next: client.py (which requests were sent)
 """
 
 from __future__ import annotations
@@ -14,48 +15,154 @@ import contextlib
 import functools
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from kazoo import exceptions as kazoo
 from kazoo.protocol.states import KazooState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from magnetar.config.metadata import MetadataConfig, ZooKeeperConfig
-from magnetar.errors import ConfigError, InvalidPathError, MetadataUnavailableError, NodeExistsError
-from magnetar.metadata.base import BaseStore
+from magnetar.errors import (
+    AccessDeniedError,
+    BadVersionError,
+    ConfigError,
+    InvalidPathError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+    StoreClosedError,
+    TransactionFailedError,
+)
 from magnetar.metadata.paths import ROOT, ancestors_of, check_path
-from magnetar.metadata.session import Session, SessionState
 from magnetar.metadata.store import (
     Check,
     Children,
     Create,
     Delete,
     Get,
+    MetadataStore,
+    Node,
+    Operation,
+    OperationResult,
     Put,
     Request,
+    Session,
+    SessionState,
     Sync,
     Transact,
     Watcher,
     WatchEvent,
+    WatchKind,
+    call_watcher,
+    describe,
+    unanswered,
 )
-from magnetar.metadata.watches import call_watcher
-from magnetar.metadata.zookeeper.client import Client
-from magnetar.metadata.zookeeper.handler import LoopHandler, Result
-from magnetar.metadata.zookeeper.translate import WATCH_KINDS, node_of, transaction_results, translate
+from magnetar.metadata.zookeeper.client import Client, LoopHandler, NotSentError, Result
 from magnetar.runtime.runtime import Runtime
+
+WATCH_KINDS = {
+    "CREATED": WatchKind.CREATED,
+    "CHANGED": WatchKind.CHANGED,
+    "DELETED": WatchKind.DELETED,
+    "CHILD": WatchKind.CHILDREN,
+    "NONE": WatchKind.INTERRUPTED,
+}
+
+_Make: TypeAlias = Callable[[str], MetadataError]
+# Refused by the server before anything was changed.
+_REFUSED: dict[type[BaseException], tuple[_Make, str]] = {
+    kazoo.NoNodeError: (NoNodeError, "the node, or the parent it needs, does not exist"),
+    kazoo.NodeExistsError: (NodeExistsError, "the node exists already"),
+    kazoo.BadVersionError: (BadVersionError, "the node has another version"),
+    kazoo.NotEmptyError: (NotEmptyError, "the node has children; delete them first"),
+    kazoo.NoChildrenForEphemeralsError: (
+        NoChildrenForEphemeralsError,
+        "the parent is ephemeral and cannot have children",
+    ),
+    kazoo.NoAuthError: (
+        AccessDeniedError,
+        "ZooKeeper denies it to us; check zookeeper.auth_digest against the access list of the node",
+    ),
+    kazoo.AuthFailedError: (AccessDeniedError, "ZooKeeper refuses our credentials; check zookeeper.auth_digest"),
+    kazoo.SessionClosedRequireSaslError: (AccessDeniedError, "ZooKeeper asks for SASL, which we do not speak"),
+    kazoo.InvalidACLError: (
+        AccessDeniedError,
+        "ZooKeeper refuses zookeeper.acl = creator; check zookeeper.auth_digest",
+    ),
+    kazoo.BadArgumentsError: (InvalidPathError, "ZooKeeper refuses the path"),
+    kazoo.QuotaExceededError: (MetadataError, "a quota that an administrator has set in ZooKeeper is exceeded"),
+    kazoo.UnimplementedError: (MetadataError, "this ZooKeeper server does not know the operation"),
+    kazoo.ThrottledOpError: (MetadataUnavailableError, "ZooKeeper is overloaded and refused it"),
+    kazoo.SessionMovedError: (MetadataUnavailableError, "the session has moved to another server"),
+    kazoo.SessionExpiredError: (SessionExpiredError, "the session has expired"),
+}
+
+
+def translate(error: BaseException, request: Request, *, closing: bool) -> MetadataError:
+    """Returns the error that the caller gets."""
+    what = describe(request)
+    if isinstance(error, NotSentError | kazoo.ConnectionClosedError):
+        if closing:
+            return StoreClosedError(f"{what}: the metadata store was closed")
+        if isinstance(error, NotSentError) and error.session_expired:
+            return SessionExpiredError(f"{what}: the session expired before it was sent")
+        if isinstance(error, NotSentError) and error.access_denied:
+            return AccessDeniedError(f"{what}: {_REFUSED[kazoo.AuthFailedError][1]}")
+        return MetadataUnavailableError(f"{what}: the connection was lost before it was sent")
+    if type(error) in _REFUSED:
+        make, why = _REFUSED[type(error)]
+        return make(f"{what}: {why}")
+    unknown = unanswered(request)
+    if not isinstance(error, kazoo.ConnectionLoss):
+        unknown.add_note(f"ZooKeeper's answer: {error!r}")
+    return unknown
+
+
+def transaction_results(request: Transact, answers: Sequence[Any]) -> list[OperationResult] | MetadataError:
+    """Returns each operation's result, or why one failed; the other operations report that they were rolled back."""
+    for index, (operation, answer) in enumerate(zip(request.operations, answers, strict=True)):
+        if isinstance(answer, Exception) and not isinstance(answer, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
+            return TransactionFailedError(index, _cause(operation, answer))
+    if any(isinstance(answer, Exception) for answer in answers):
+        return unanswered(request)
+    return [_result(operation, answer) for operation, answer in zip(request.operations, answers, strict=True)]
+
+
+def _cause(operation: Operation, answer: Exception) -> MetadataError:
+    what = f"{type(operation).__name__.lower()} {operation.path}"
+    make, why = _REFUSED.get(type(answer), (MetadataError, repr(answer)))
+    return make(f"{what}: {why}")
+
+
+def _result(operation: Operation, answer: Any) -> OperationResult:
+    match operation:
+        case Create():
+            return str(answer)
+        case Put():
+            return int(answer.version)
+        case Delete() | Check():
+            return None
+
+
+def node_of(value: bytes | None, stat: Any) -> Node:
+    """Returns the node. Another client may have made it without any value: for us that is an empty one."""
+    return Node(value or b"", stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner)
+
 
 SCHEME = "zk://"
 DEFAULT_PORT = 2181
 _SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
 _PORT_MAX = 65_535
 
-
 _WATCH_TRIES_MAX = (
     10  # A node that appears and disappears between our two requests: after this many rounds the read fails.
 )
-
 
 _CLOSE_GRACE_S = 5.0  # Beyond the session timeout, for a server that does not answer the close request.
 
@@ -126,7 +233,7 @@ async def connect_zookeeper(metadata: MetadataConfig, config: ZooKeeperConfig, r
     return store
 
 
-class ZooKeeperStore(BaseStore):
+class ZooKeeperStore(MetadataStore):
     def __init__(self, address: Address, metadata: MetadataConfig, config: ZooKeeperConfig) -> None:
         super().__init__(Session(0, metadata.session_timeout_ms, SessionState.DISCONNECTED), metadata)
         loop = asyncio.get_running_loop()

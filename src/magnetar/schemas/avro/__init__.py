@@ -2,5 +2,5 @@
 
 Purpose:   it is ours and not a library's: Apache's broker defines what is accepted, which no package for Python
            follows in every corner, and a broker must not need a compiled package for one small format.
-Read next: schema.py (the parts), parser.py, schema.py, resolution.py, encoder.py and decoder.py
+Read next: schema.py (the parts), parser.py, resolution.py, binary.py
 """

@@ -28,6 +28,7 @@ from magnetar.schemas.avro.schema import (
     UnionSchema,
     is_same,
     name_of,
+    short_name,
 )
 
 _OF_NAMED = ("type", "name", "namespace", "doc", "aliases")
@@ -75,10 +76,6 @@ def listed(document: Mapping[str, Any], attribute: str, what: str, *, default: l
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise InvalidSchemaError(f"{what} has {attribute}, which are a list of names, not {found!r}")
     return found
-
-
-def unqualified(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _qualified(name: str, namespace: str) -> tuple[str, str]:
@@ -151,8 +148,6 @@ class _Parser:
         if kind in self._makers:
             return self._makers[kind](document, namespace, depth)
         return self._reference(kind, namespace)
-
-    # --- kinds --------------------------------------------------------------------------------------------------------
 
     def _record(self, document: Mapping[str, Any], namespace: str, depth: int) -> Schema:
         name, inner = full_name(document, namespace)
@@ -229,8 +224,6 @@ class _Parser:
         self._containers.append(union)
         return union
 
-    # --- names --------------------------------------------------------------------------------------------------------
-
     def _define(self, schema: EnumSchema | FixedSchema) -> Schema:
         known = self._named.setdefault(schema.name, schema)
         if known is not schema and not is_same(known, schema):
@@ -243,9 +236,7 @@ class _Parser:
     def _find(self, name: str, namespace: str) -> NamedSchema | None:
         """Looks in the namespace of the use; otherwise, if the name has none itself, outside of all."""
         qualified = f"{namespace}.{name}" if namespace and "." not in name else name
-        return self._named.get(qualified) or self._named.get(unqualified(name))
-
-    # --- the end ------------------------------------------------------------------------------------------------------
+        return self._named.get(qualified) or self._named.get(short_name(name))
 
     def finished(self, root: Schema) -> Schema:
         for container in self._containers:

@@ -1,19 +1,18 @@
 """Decides whether one schema can read what another one wrote: Avro's rules of resolution, as Apache's broker does.
 
 Invariant: records are compared by their fields, whatever their names. A field that the writer lacks needs a default
-           that fits. Of enums, only the names must match, without the namespace; a symbol that the reader lacks is an
-           error of a later read. Every branch of the writer's union must find one of the reader's: the same kind, for
-           named types with the same full name, for records otherwise the first whose fields fit; then one that it can
-           be promoted to. `Aliases` of the reader stand for names that the writer may have used: of types, and of
-           fields in the same record.
+           that fits (`fits`). Of enums, only the names must match, without the namespace; a symbol that the reader
+           lacks is an error of a later read. Every branch of the writer's union must find one of the reader's: the same
+           kind, for named types with the same full name, for records otherwise the first whose fields fit; then one
+           that it can be promoted to. `Aliases` of the reader stand for names that the writer may have used: of types,
+           and of fields in the same record.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from magnetar.schemas.avro.defaults import fits
 from magnetar.schemas.avro.schema import (
     ArraySchema,
     EnumSchema,
@@ -25,6 +24,41 @@ from magnetar.schemas.avro.schema import (
     name_of,
     short_name,
 )
+
+_NUMBERS = ("int", "long", "float", "double")
+
+
+def fits(schema: Schema, value: Any) -> bool:
+    """A union's default may be of any of its branches. A record's may leave out fields that have a default
+    themselves."""
+    match schema:
+        case UnionSchema():
+            return any(fits(branch, value) for branch in schema.branches)
+        case RecordSchema():
+            return isinstance(value, dict) and all(
+                fits(field.schema, value[field.name]) if field.name in value else field.has_default
+                for field in schema.fields
+            )
+        case ArraySchema():
+            return isinstance(value, list) and all(fits(schema.items, each) for each in value)
+        case MapSchema():
+            return isinstance(value, dict) and all(fits(schema.values, each) for each in value.values())
+        case EnumSchema():
+            return value in schema.symbols
+        case FixedSchema():
+            return isinstance(value, str)
+        case _:
+            return _fits_primitive(schema.kind, value)
+
+
+def _fits_primitive(kind: str, value: Any) -> bool:
+    if kind == "null":
+        return value is None
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind in _NUMBERS:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, str)
 
 
 class Aliases:
@@ -151,8 +185,6 @@ class _Resolution:
                     place, f"the writer lacks this field, and its default {field.default!r} does not fit it"
                 )
         return None
-
-    # --- unions -------------------------------------------------------------------------------------------------------
 
     def _into_union(self, union: UnionSchema, writer: Schema, where: str) -> Mismatch | None:
         branch = self._branch(union, writer, where)

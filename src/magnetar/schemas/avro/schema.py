@@ -98,15 +98,11 @@ def name_of(schema: Schema) -> str:
 
 
 def is_same(one: Schema, other: Schema) -> bool:
-    return bool(canonical(one) == canonical(other))
-
-
-def canonical(schema: Schema) -> Any:
-    """Returns nested tuples and dicts that are equal if the schemas are; a record inside itself is its name."""
-    return _canonical(schema, {})
+    return bool(_canonical(one, {}) == _canonical(other, {}))
 
 
 def _canonical(schema: Schema, seen: dict[str, None]) -> Any:
+    """Returns nested tuples and dicts that are equal if the schemas are; a record inside itself is its name."""
     match schema:
         case RecordSchema():
             if schema.name in seen:

@@ -2,6 +2,9 @@
 
 Bookie:    node bookie-0, bookie-1 … with a device for each directory. Its supervisor starts it again after a moment,
            whatever ended it; one whose disks were emptied or damaged refuses, and `operator` decides what happens then.
+Repair:    as `magnetar bookie limbo` does it: ledgers of which something may be missing are fenced and in limbo,
+           damaged journal files are set aside, the index is made anew if a ledger directory was lost, and the cookie is
+           written again. It runs as a process on the bookie's node, so it can be cut short as well.
 Client:    node client-0 …; work runs as tasks of its process (`spawn`), so a crash takes it along.
 Down:      a node in `down` stays down until it is taken out of it.
 """
@@ -16,25 +19,105 @@ from typing import Any, ClassVar, Final
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.connection import Connection
+from magnetar.bookie.directories import BookieDirectories, DirectoryLayout, open_directories
+from magnetar.bookie.identity import identify_for_repair, restore_port
+from magnetar.bookie.limbo import find_suspects, repair
 from magnetar.config.root import Config
 from magnetar.errors import MagnetarError
 from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.cluster import init_cluster
+from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
-from magnetar.sim.devices.device import Crash
-from magnetar.sim.ledgers.bookie_repair import put_in_limbo
+from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.ledgers.observe import watched
 from magnetar.sim.ledgers.options import PORT, Options, journal_dirs, ledger_dirs
 from magnetar.sim.ledgers.watch import BookieWatch, Watch
-from magnetar.sim.machine import SimRuntime
+from magnetar.sim.machine import SimMachine, SimRuntime
 from magnetar.sim.metadata import ProcessStore, WatchedMetadata
 from magnetar.sim.process import Process
 from magnetar.sim.seeds import Delay, seeded
 from magnetar.sim.world import World
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
-from magnetar.storage.index.ordered_store import Changes
+from magnetar.storage.entry_log.format import LOGS
+from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
+from magnetar.storage.entry_log.reader import EntryLogReader
+from magnetar.storage.index.ordered_store import Changes, MemoryImage, MemoryStore
+from magnetar.storage.index.rebuild import rebuild_index
+from magnetar.storage.journal.mark import JournalMark
+from magnetar.storage.ledger_storage import INDEX, LedgerStorage, open_rocksdb_index, open_storage
+
+# --- the repair of a bookie that refuses to start ---------------------------------------------------------------------
+
+
+_NEW = ".new"
+
+
+async def put_in_limbo(config: Config, runtime: SimRuntime, store: MetadataStore, machine: SimMachine) -> None:
+    """When it returns, the bookie may start. MagnetarError if this bookie is beyond repair."""
+    layout = DirectoryLayout.from_config(config.bookie, base="/")
+    directories = await open_directories(runtime, layout)
+    try:
+        await _repair(config, runtime, store, machine, directories)
+    finally:
+        await directories.aclose()
+
+
+async def _repair(
+    config: Config, runtime: SimRuntime, store: MetadataStore, machine: SimMachine, directories: BookieDirectories
+) -> None:
+    paths = BookKeeperPaths(config.metadata.ledgers_root)
+    found = await identify_for_repair(directories, store, paths, config.bookie)
+    ledgers = LedgerMetadataStore(store, paths, runtime.entropy)
+    suspects = await find_suspects(ledgers, found.cookie.bookie_id)
+    await restore_port(directories, config.bookie, found.cookie.bookie_id)
+
+    async def open_it(submitted: Callable[[], int], mark: int) -> LedgerStorage:
+        return await open_storage(
+            runtime, directories.layout.ledger, config.storage, submitted=submitted, journal_mark=mark
+        )
+
+    async def rebuild_it() -> None:
+        for directory in directories.ledger:
+            await directory.disk.make_dir(LOGS)
+        await _rebuild(config, runtime, machine, directories)
+
+    await repair(
+        directories,
+        found.cookie,
+        found.lost,
+        suspects,
+        entropy=runtime.entropy,
+        open_storage=open_it,
+        rebuild_index=rebuild_it,
+    )
+
+
+async def _rebuild(config: Config, runtime: SimRuntime, machine: SimMachine, directories: BookieDirectories) -> None:
+    """Beside the old one, whose place it takes when it is complete. The flags of the old one are not trusted."""
+    roots = directories.layout.ledger
+    current, new = f"{roots[0]}/{INDEX}", f"{roots[0]}/{INDEX}{_NEW}"
+    machine.put_index(new, MemoryImage())
+    disks = {directory.path: directory.disk for directory in directories.ledger}
+    mark = (await JournalMark.open(disks, directories.layout.journal)).sequence
+    dirs = await LedgerDirs.open(runtime, roots)
+    try:
+        logs = EntryLogReader(dirs, config.storage.open_logs_max)
+        index = await open_rocksdb_index(runtime, new)
+        try:
+            await rebuild_index(dirs, logs, index, old=None, mark=mark)
+        finally:
+            await index.aclose()
+            await logs.aclose()
+    finally:
+        await dirs.aclose()
+    machine.put_index(current, machine.index_image(new))
+
+
+# --- nodes and the cluster --------------------------------------------------------------------------------------------
+
 
 START_LIMIT_S: Final = 60.0
 SETTLE_LIMIT_S: Final = 60.0
@@ -180,14 +263,8 @@ class Cluster:
 
     def _add_bookie(self, name: str) -> None:
         options = self.options
-        drift = self._clock() if "clock" in options.faults else (0.0, 0.0, 1.0)
         machine = self.world.add_node(
-            name,
-            disk_timing=options.disk_timing,
-            offload_delay=Delay(0.0, 0.000_5),
-            clock_offset_ms=drift[0],
-            clock_drift=drift[1],
-            rate=drift[2],
+            name, disk_timing=options.disk_timing, offload_delay=Delay(0.0, 0.000_5), **self._clocks()
         )
         for path in (*journal_dirs(options.journals), *ledger_dirs(options.ledger_dirs)):
             machine.mount(path)
@@ -199,9 +276,16 @@ class Cluster:
         self._watch_disks(seen)
         self.start_bookie(name)
 
-    def _clock(self) -> tuple[float, float, float]:
-        random = self.random
-        return random.uniform(-5_000, 5_000), random.uniform(-0.01, 0.01), random.uniform(0.99, 1.01)
+    def _clocks(self) -> dict[str, Any]:
+        """What is wrong with the clocks of a node, as `World.add_node` takes it."""
+        if "clock" not in self.options.faults:
+            return {}
+        uniform = self.random.uniform
+        return {
+            "clock_offset_ms": uniform(-5_000, 5_000),
+            "clock_drift": uniform(-0.01, 0.01),
+            "rate": uniform(0.99, 1.01),
+        }
 
     def _watch_disks(self, seen: BookieWatch) -> None:
         def on_synced(path: str) -> None:
@@ -232,7 +316,7 @@ class Cluster:
         machine = seen.machine
 
         def open_index(path: str) -> MemoryStore:
-            seen.image.set_index_path(path)
+            seen.image.index_path = path
             return WatchedIndex(machine.index_image(path), seen, self.watch)
 
         runtime.ordered_store = open_index
@@ -329,6 +413,9 @@ class Cluster:
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
+    def running_bookies(self) -> list[str]:
+        return [node.name for node in self.bookies.values() if node.bookie is not None]
+
     def running_clients(self) -> list[str]:
         """Those that can be killed now."""
         return [node.name for node in self.clients.values() if node.is_running]
@@ -346,8 +433,7 @@ class Cluster:
         return node
 
     def add_node(self, node: Node) -> None:
-        drift = self._clock() if "clock" in self.options.faults else (0.0, 0.0, 1.0)
-        self.world.add_node(node.name, clock_offset_ms=drift[0], clock_drift=drift[1], rate=drift[2])
+        self.world.add_node(node.name, **self._clocks())
         self.know_address(node.name)
         self.clients[node.name] = node
         self.start_client(node.name)
@@ -435,10 +521,7 @@ class Cluster:
     def _expire(self, process: Process) -> None:
         if process.is_alive and process.is_paused:
             for store in self.metadata.stores_of(process):
-                self.world.loop.create_task(self._expire_store(store), context=self.world.loop.root.context)
-
-    async def _expire_store(self, store: ProcessStore) -> None:
-        await self.metadata.expire(store)
+                self.world.loop.create_task(self.metadata.expire(store), context=self.world.loop.root.context)
 
     def resume_all(self) -> None:
         for name in (*self.bookies, *self.clients):

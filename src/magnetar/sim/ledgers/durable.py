@@ -16,16 +16,14 @@ from typing import Final
 
 from magnetar.bookie.reads import lac_told_by
 from magnetar.errors import JournalDamagedError, MagnetarError
-from magnetar.sim.devices.device import SimDevice
-from magnetar.sim.devices.tree import Cut, Directory, FileImage, Node
+from magnetar.sim.device import Cut, Directory, FileImage, Node, SimDevice
 from magnetar.sim.ledgers.options import journal_dirs, ledger_dirs
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.entry_log.format import ENTRIES, decode_block, log_path
 from magnetar.storage.frames import by_ledger, scan_frames
 from magnetar.storage.index.extents import Extent, decode
 from magnetar.storage.index.location_index import _flags
-from magnetar.storage.index.memory_store import MemoryImage, MemoryStore
-from magnetar.storage.index.ordered_store import Changes
+from magnetar.storage.index.ordered_store import Changes, MemoryImage, MemoryStore
 from magnetar.storage.journal.files import DIRECTORY
 from magnetar.storage.journal.format import (
     FILE_HEADER_BYTES,
@@ -57,8 +55,6 @@ class JournalView:
     head: bytes
     file_id: int
     read_to: int = FILE_HEADER_BYTES
-    last_group: int = FILE_HEADER_BYTES
-    """Where the last one begins."""
     entries: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
     """Sequence number of the record, and the entry."""
     fences: dict[int, None] = field(default_factory=dict)
@@ -105,7 +101,7 @@ class DurableImage:
         self.devices = [*self.journals, *self.directories]
         self.new_entries: list[tuple[int, int, bytes]] = []
         self._machine = machine
-        self._index_path = ""
+        self.index_path = ""
         self._views: dict[tuple[int, int], JournalView] = {}
         self._states: list[list[JournalView]] = [[]]
         """What a power loss may leave: a rename that is not durable has two outcomes."""
@@ -113,10 +109,7 @@ class DurableImage:
         self._mirror = IndexMirror(MemoryImage())
         self.is_stale = True
         for device in self.journals:
-            device.on_synced.append(self._on_synced)
-
-    def _on_synced(self, _path: str) -> None:
-        self.is_stale = True
+            device.on_synced.append(lambda _: self.forget())
 
     def forget(self) -> None:
         """The machine crashed, or its disks were changed from outside."""
@@ -183,10 +176,7 @@ class DurableImage:
         return sum(_is_torn(image) for device in self.journals for name, image in _files(device) if file_number(name))
 
     def index(self) -> MemoryImage:
-        return self._machine.index_image(self._index_path)
-
-    def set_index_path(self, path: str) -> None:
-        self._index_path = path
+        return self._machine.index_image(self.index_path)
 
     def mark(self, number: int) -> int:
         """Of this journal, as the ledger directories have it: the lowest."""
@@ -317,7 +307,6 @@ def _group_at(view: JournalView, end: int) -> list[JournalRecord] | None:
     group = memoryview(bytes(view.durable[start : start + header.size]))
     if not is_intact(header, group):
         return None
-    view.last_group = start
     view.read_to = start + header.size
     view.last_keys = []
     return decode_records(header, group)

@@ -3,7 +3,11 @@
 Atlas:     faults that destroy or corrupt what was synced strike only the seed's victims, of which there are fewer than
            Qa. Everything else may strike any process, at any time.
 Classes:   each has a task and a generator of its own: one that is taken away does not move the others' choices.
-Aimed:     blackout, drill and fates go for a take-over; uniform faults miss what is deep (targeted_faults.py).
+Aimed:     three classes go for a take-over, which uniform faults would meet once in a million years (TargetedFaults).
+           Drill: the owner is paused between two appends, one bookie is hidden from the successor, the successor takes
+           over, other bookies crash, the owner continues. Blackout: most bookies lose power at once; now and then right
+           after a take-over. Fates: during a take-over each link of the successor and of the old owner has a fate of
+           its own.
 End:       `stop` heals everything; victims may stay away for good.
 """
 
@@ -11,24 +15,143 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.errors import MetadataError
 from magnetar.ids import BookieId
-from magnetar.sim.devices.device import Crash, Fault, SimDevice
-from magnetar.sim.devices.tree import Write
+from magnetar.sim.device import Crash, Fault, Write
 from magnetar.sim.ledgers.cluster import BookieNode, Cluster
 from magnetar.sim.ledgers.hostile import NAME as HOSTILE
 from magnetar.sim.ledgers.hostile import Hostile, Target, bookie_weapons
-from magnetar.sim.ledgers.invariants.bookies import DAMAGE
+from magnetar.sim.ledgers.invariants import DAMAGE
 from magnetar.sim.ledgers.options import PORT
-from magnetar.sim.ledgers.targeted_faults import Contested, Strike, TargetedFaults
 from magnetar.sim.ledgers.watch import Watch
-from magnetar.sim.network.link import LinkDelay
+from magnetar.sim.network import LinkDelay
 from magnetar.sim.seeds import seeded
 from magnetar.storage.journal.format import GROUP_HEADER_BYTES
+
+# --- faults that are aimed at a take-over -----------------------------------------------------------------------------
+
+
+Strike: TypeAlias = Callable[[Random], Coroutine[Any, Any, None]]
+
+
+class Owned(Protocol):
+    """Something that one node after the other writes to, each to ledgers of its own."""
+
+    @property
+    def ledger_id(self) -> int | None:
+        """The last one."""
+
+    @property
+    def owner(self) -> str: ...
+
+
+class Contested(Protocol):
+    """The workload, as far as it is aimed at."""
+
+    @property
+    def topics(self) -> Sequence[Owned]: ...
+
+    def take_over(self, topic: Any, *, by: str | None = None) -> object: ...
+
+
+class TargetedFaults:
+    def __init__(self, cluster: Cluster, workload: Contested, watch: Watch) -> None:
+        self.cluster = cluster
+        self.workload = workload
+        self.watch = watch
+
+    # --- the fail-over drill ------------------------------------------------------------------------------------------
+
+    async def drill(self, random: Random) -> None:
+        topic = random.choice(self.workload.topics)
+        members = self._members(topic)
+        successor = self._successor(topic, random)
+        if not members or successor is None:
+            return
+        self.watch.struck("fail-over drill")
+        network = self.cluster.world.network
+        hidden = random.choice(members)
+        paused_s = random.uniform(0.05, 0.5)
+        self.cluster.pause(topic.owner, paused_s)
+        network.block_both(successor, hidden)
+        self.workload.take_over(topic, by=successor)
+        await asyncio.sleep(random.choice((0.0, 0.005, 0.03)) * random.random())
+        others = [name for name in members if name != hidden]
+        for name in random.sample(others, random.randint(0, len(others))):
+            if self.cluster.world.process(name) is not None:
+                kind = random.choice((Crash.KILL, Crash.POWER_LOSS, Crash.DROP_UNSYNCED))
+                self.cluster.crash(name, kind, restart_s=random.choice((0.002, 0.02, 0.1)))
+        await asyncio.sleep(paused_s)
+        network.heal(successor, hidden)
+
+    # --- blackout -----------------------------------------------------------------------------------------------------
+
+    async def blackout(self, random: Random) -> None:
+        if random.random() < 0.5:
+            self.workload.take_over(random.choice(self.workload.topics))
+            await asyncio.sleep(0.02 * random.random())
+        self.watch.struck("blackout")
+        names = [name for name in self.cluster.bookies if self.cluster.world.process(name) is not None]
+        struck = random.sample(names, max(1, round(0.8 * len(names)))) if names else []
+        for name in struck:
+            self.cluster.crash(name, random.choice((Crash.POWER_LOSS, Crash.DROP_UNSYNCED)))
+        await asyncio.sleep(0.3)
+
+    # --- a fate for every link ----------------------------------------------------------------------------------------
+
+    async def fates(self, random: Random) -> None:
+        topic = random.choice(self.workload.topics)
+        members = self._members(topic)
+        successor = self._successor(topic, random)
+        if not members or successor is None:
+            return
+        self.watch.struck("fates of links")
+        network = self.cluster.world.network
+        for client in (successor, topic.owner):
+            for bookie in members:
+                self._give_fate(client, bookie, random)
+        self.workload.take_over(topic, by=successor)
+        await asyncio.sleep(random.choice((0.02, 0.1, 0.3)) * random.random())
+        for client in (successor, topic.owner):
+            for bookie in members:
+                network.link(client, bookie).delay = network.link(bookie, client).delay = None
+        network.heal(successor, topic.owner)
+
+    def _give_fate(self, client: str, bookie: str, random: Random) -> None:
+        network = self.cluster.world.network
+        fate = random.choice(("well", "well", "deaf", "mute", "slow there", "slow back", "reset"))
+        slow = LinkDelay(0.01, 0.05, tail=0.3, tail_max_s=0.3)
+        if fate == "deaf":
+            network.block(client, bookie)
+        elif fate == "mute":
+            network.block(bookie, client)
+        elif fate == "slow there":
+            network.link(client, bookie).delay = slow
+        elif fate == "slow back":
+            network.link(bookie, client).delay = slow
+        elif fate == "reset":
+            network.reset(client, bookie)
+
+    # --- who is concerned ---------------------------------------------------------------------------------------------
+
+    def _members(self, topic: Owned) -> list[str]:
+        """Nodes of the bookies that the topic's last ledger is written to."""
+        known = self.watch.ledgers.get(topic.ledger_id) if topic.ledger_id is not None else None
+        if known is None:
+            return []
+        return [self.watch.bookies[bookie].name for bookie in known.value.fragments[-1].ensemble]
+
+    def _successor(self, topic: Owned, random: Random) -> str | None:
+        names = [name for name in self.cluster.running_owners() if name != topic.owner]
+        return random.choice(names) if names else None
+
+
+# --- the nemesis ------------------------------------------------------------------------------------------------------
+
 
 _STOP_S: Final = 1.0  # Longer than most stops take.
 _RESTART_S: Final = 0.002  # Until a process that was killed in a stop or a start begins again.
@@ -107,7 +230,7 @@ class Nemesis:
     def _set_rates(self) -> None:
         random, faults = self._random("rates"), self.options.faults
         for node in self.cluster.bookies.values():
-            for device in _devices(node):
+            for device in node.watch.image.devices:
                 scale = random.choice((0.3, 1.0, 3.0))
                 if "stall" in faults:
                     device.faults.rates[Fault.STALL] = 0.003 * scale
@@ -121,7 +244,7 @@ class Nemesis:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _running(self, random: Random) -> str | None:
-        names = [node.name for node in self.cluster.bookies.values() if node.bookie is not None]
+        names = self.cluster.running_bookies()
         return random.choice(names) if names else None
 
     async def _kill(self, random: Random) -> None:
@@ -186,8 +309,7 @@ class Nemesis:
     def targets(self) -> list[Target]:
         """Whom a hostile client attacks."""
         weapons = bookie_weapons(lambda: list(self.watch.ledgers))
-        running = [node.name for node in self.cluster.bookies.values() if node.bookie is not None]
-        return [Target(name, PORT, weapons) for name in running]
+        return [Target(name, PORT, weapons) for name in self.cluster.running_bookies()]
 
     async def _attack(self, random: Random) -> None:
         assert self.hostile is not None
@@ -251,7 +373,7 @@ class Nemesis:
 
     async def _full(self, random: Random) -> None:
         node = self.cluster.bookies[random.choice(list(self.cluster.bookies))]
-        device = random.choice(_devices(node))
+        device = random.choice(node.watch.image.devices)
         device.leave_room(random.choice((0, 100, 2_000)))
 
         def free() -> None:
@@ -264,7 +386,7 @@ class Nemesis:
         if not self.victims:
             return
         node = self.cluster.bookies[random.choice(self.victims)]
-        device = random.choice(_devices(node))
+        device = random.choice(node.watch.image.devices)
         images = [
             image for image in device.tree.files() if image.durable and image.path.startswith(("journal", "logs"))
         ]
@@ -369,15 +491,14 @@ class Nemesis:
         """Heals all there is to heal."""
         cluster = self.cluster
         for node in cluster.bookies.values():
-            for device in _devices(node):
+            for device in node.watch.image.devices:
                 for fault, count in device.faults.counts.items():
                     if count:
                         self.watch.faults[f"disk: {fault.value}"] += count
                 device.faults.rates.clear()
                 device.capacity_bytes = None
         cluster.resume_all()
-        for (one, other), link in cluster.world.network._links.items():
-            del one, other
+        for link in cluster.world.network._links.values():
             link.delay = None
         self._mend_metadata()
         self._heal()
@@ -403,7 +524,3 @@ def is_being_closed(node: BookieNode) -> bool:
         for image in device.tree.files()
         for change in image.pending
     )
-
-
-def _devices(node: BookieNode) -> list[SimDevice]:
-    return [*node.watch.image.journals, *node.watch.image.directories]

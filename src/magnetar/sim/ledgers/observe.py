@@ -17,8 +17,8 @@ from magnetar.bookie.connection import Connection, ConnectionCounters, Handler
 from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.sim.ledgers.hostile import NAME as HOSTILE
 from magnetar.sim.ledgers.watch import AddAnswer, BookieWatch, LacAnswer, ReadAnswer, Watch
-from magnetar.wire.bookkeeper.client import decode_responses
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import decode_responses
 from magnetar.wire.bookkeeper.frames import Buffer, Flag
 from magnetar.wire.bookkeeper.hot_path import AddRun, ReadRun, parse_context, scan_add_responses
 from magnetar.wire.bookkeeper.messages import (
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 _OK = int(Code.EOK)
 Link: TypeAlias = int | tuple[int | str, int]
 """What an answer has in common with its request: v3's number; v2's ledger and entry, or the number of a batch."""
+
+
+def _link(message: AnyRequest | AnyResponse) -> Link:
+    if message.version == V3:
+        return message.txn_id
+    if isinstance(message, BatchRead | BatchReadResponse):
+        return "batch", message.request_id
+    return getattr(message, "ledger_id", -1), getattr(message, "entry_id", -1)
 
 
 def watched(bookie: BookieWatch, watch: Watch, client_of: Callable[[Connection], str]) -> type[Bookie]:
@@ -143,9 +151,7 @@ class Observer:
                 self._watch.written_back[ledger_id] = None
             for entry_id in run.entry_ids[a:b]:
                 self._adds.setdefault((ledger_id, entry_id), deque()).append((recovery, now))
-            self._watch.tell(
-                "on_adds_received", self._bookie, ledger_id, run.entry_ids[a:b], run.lacs[a:b], recovery=recovery
-            )
+            self._watch.tell("on_adds_received", self._bookie, ledger_id, run.entry_ids[a:b], run.lacs[a:b])
 
     def forget_adds(self, run: AddRun, taken: int) -> None:
         """Those after the ones that were taken: they are offered again."""
@@ -171,13 +177,7 @@ class Observer:
             self.forget((ledger_id, entry_id))
 
     def on_request(self, request: AnyRequest) -> Link:
-        key: Link
-        if request.version == V3:
-            key = request.txn_id
-        elif isinstance(request, BatchRead):
-            key = ("batch", request.request_id)
-        else:
-            key = (getattr(request, "ledger_id", -1), getattr(request, "entry_id", -1))
+        key = _link(request)
         self._note(key, request)
         return key
 
@@ -191,14 +191,7 @@ class Observer:
             self._requests[key].pop()
 
     def _asked(self, response: AnyResponse) -> tuple[AnyRequest | None, float]:
-        key: Link
-        if response.version == V3:
-            key = response.txn_id
-        elif isinstance(response, BatchReadResponse):
-            key = ("batch", response.request_id)
-        else:
-            key = (getattr(response, "ledger_id", -1), getattr(response, "entry_id", -1))
-        asked = self._requests.get(key)
+        asked = self._requests.get(_link(response))
         return asked.popleft() if asked else (None, 0.0)
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -240,12 +233,8 @@ class Observer:
                 batch = request if isinstance(request, BatchRead) else None
                 self._read_answered(response, [bytes(body) for body in response.bodies], batch, received_s)
             case WriteLacResponse() if isinstance(request, WriteLac):
-                if response.code is Code.EOK:
-                    self._bookie.lacs[response.ledger_id] = request.body
-                self._watch.tell(
-                    "on_lac_answer",
-                    LacAnswer(self._bookie, response.ledger_id, request.lac, request.body, int(response.code)),
-                )
+                answer = LacAnswer(self._bookie, response.ledger_id, request.lac, int(response.code))
+                self._watch.tell("on_lac_answer", answer)
 
     def _add_answered(
         self, ledger_id: int, entry_id: int, code: int, recovery: bool, received_s: float, *, deferred: bool = False

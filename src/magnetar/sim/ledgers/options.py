@@ -18,13 +18,12 @@ from random import Random
 from typing import Any, Final, TypeVar, cast
 
 from magnetar.config.bookie import NO_HTTP, BookieConfig
-from magnetar.config.journal import JournalConfig
 from magnetar.config.ledger import LedgerConfig
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
-from magnetar.config.storage import StorageConfig
-from magnetar.sim.devices.device import DiskTiming
-from magnetar.sim.network.link import LinkDelay
+from magnetar.config.storage import JournalConfig, StorageConfig
+from magnetar.sim.device import DiskTiming
+from magnetar.sim.network import LinkDelay
 from magnetar.sim.seeds import Delay, seeded
 
 T = TypeVar("T")

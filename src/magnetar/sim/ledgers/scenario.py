@@ -12,7 +12,7 @@ from typing import Final
 
 from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.cluster import SETTLE_LIMIT_S, Cluster, Node
 from magnetar.sim.ledgers.invariants import ALL
 from magnetar.sim.ledgers.nemesis import Nemesis
@@ -49,7 +49,7 @@ async def _end_client(node: Node, cluster: Cluster, watch: Watch) -> None:
     await cluster.wait_exit(node.name)
 
 
-async def start_once_more(cluster: Cluster, _watch: Watch) -> None:
+async def start_once_more(cluster: Cluster) -> None:
     """Every bookie that runs loses power and starts: replay has to bring back the same again (B2)."""
     for node in cluster.bookies.values():
         if node.bookie is not None:
@@ -59,8 +59,7 @@ async def start_once_more(cluster: Cluster, _watch: Watch) -> None:
 
 async def _audit(client: LedgerClient, cluster: Cluster, workload: Workload, watch: Watch) -> None:
     """Every ledger that was not deleted is closed, and read from its first entry to its last."""
-    up = sum(node.bookie is not None for node in cluster.bookies.values())
-    can_close = up >= cluster.options.ensemble
+    can_close = len(cluster.running_bookies()) >= cluster.options.ensemble
     for ledger in list(watch.history.ledgers.values()):
         if ledger.deleting:
             continue
@@ -99,7 +98,7 @@ async def _audit_one(client: LedgerClient, ledger: LedgerHistory, workload: Work
         for entry in entries:
             watch.counters["entries audited"] += 1
             payload = bytes(entry.payload)
-            watch.tell("on_read", ledger, AUDITOR, entry.entry_id, payload, last, sure=True)
+            watch.tell("on_read", ledger, AUDITOR, entry.entry_id, payload, last)
 
 
 LEDGERS: Final = Scenario(

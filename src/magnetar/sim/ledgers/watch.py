@@ -8,7 +8,7 @@ History:   what the clients sent, and what they were told: the truth that invari
 Invariant: a class with an id; it overrides the events that it needs, and calls `violated`. A run continues after a
            violation: what follows from it is seen, too.
 Excused:   a bookie whose disk lied or was emptied. There are fewer of those than Qa, so its copies are not asked for.
-Read next: invariants/
+Read next: invariants.py
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from magnetar.metadata.bookkeeper.ledger_codec import decode
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.store import Create, Delete, Put, Request
-from magnetar.quorum.write_sets import write_set
-from magnetar.sim.devices.device import LIES
+from magnetar.quorum.sizes import write_set
+from magnetar.sim.device import LIES
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.ledgers.options import Options
 from magnetar.sim.machine import SimMachine
@@ -89,7 +89,6 @@ class LacAnswer:
     bookie: BookieWatch
     ledger_id: int
     lac: int
-    body: bytes
     code: int
 
 
@@ -116,7 +115,6 @@ class BookieWatch:
     """Ledgers of which it answered a fence."""
     denied: dict[tuple[int, int], None] = field(default_factory=dict)
     """Entries that it denied to a fencing read."""
-    lacs: dict[int, bytes] = field(default_factory=dict)
     emptied: bool = False
     """A disk or the cookie in the metadata is gone, and the bookie was not repaired since."""
     durable_before: list[tuple[int, int]] = field(default_factory=list)
@@ -164,10 +162,8 @@ class Invariant:
     def on_lac_seen(self, ledger: LedgerHistory, reader: str, before: int, lac: int) -> None:
         """A reader believes that the ledger is committed up to here."""
 
-    def on_read(
-        self, ledger: LedgerHistory, reader: str, entry_id: int, payload: bytes, lac: int, *, sure: bool
-    ) -> None:
-        """A regular read returned an entry. `sure`: at the end, when everything is well."""
+    def on_read(self, ledger: LedgerHistory, reader: str, entry_id: int, payload: bytes, lac: int) -> None:
+        """A regular read returned an entry."""
 
     # --- metadata ---
 
@@ -181,7 +177,7 @@ class Invariant:
     # --- bookies ---
 
     def on_adds_received(
-        self, bookie: BookieWatch, ledger_id: int, entry_ids: Sequence[int], lacs: Sequence[int], *, recovery: bool
+        self, bookie: BookieWatch, ledger_id: int, entry_ids: Sequence[int], lacs: Sequence[int]
     ) -> None: ...
     def on_add_answer(self, answer: AddAnswer) -> None: ...
     def on_read_answer(self, answer: ReadAnswer) -> None: ...
@@ -366,9 +362,6 @@ def _described(change: LedgerChange) -> str:
 @dataclass(slots=True)
 class LedgerHistory:
     ledger_id: int
-    ensemble: int
-    write: int
-    ack: int
     password: bytes
     digest: EntryDigest
     writer: str
@@ -378,7 +371,6 @@ class LedgerHistory:
     """Of all payloads up to and including each."""
     acked: int = -1
     """The last acknowledged entry."""
-    failed: bool = False
     closing: bool = False
     """Its writer has asked for the close."""
     deleting: bool = False
@@ -392,11 +384,9 @@ class History:
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerHistory] = {}
 
-    def created(
-        self, ledger_id: int, sizes: tuple[int, int, int], password: bytes, digest: DigestType, writer: str
-    ) -> LedgerHistory:
+    def created(self, ledger_id: int, password: bytes, digest: DigestType, writer: str) -> LedgerHistory:
         assert ledger_id not in self.ledgers, f"ledger {ledger_id} was created twice"
-        known = LedgerHistory(ledger_id, *sizes, password, entry_digest(digest, password), writer)
+        known = LedgerHistory(ledger_id, password, entry_digest(digest, password), writer)
         self.ledgers[ledger_id] = known
         return known
 

@@ -65,7 +65,6 @@ class Acks:
 
     def on_failed(self, tokens: Sequence[Any], error: MagnetarError) -> None:
         self.failure = error
-        self.ledger.failed = True
         self.pending -= len(tokens)
         self._watch.counters["unknown adds"] += len(tokens)
         if isinstance(error, LedgerFencedError):
@@ -224,8 +223,7 @@ class Workload:
         except MagnetarError as error:
             self.watch.note(f"{node.name} did not create a ledger: {error}")
             return None
-        sizes = (options.ensemble, options.write, options.ack)
-        acks.ledger = self.watch.history.created(writer.ledger_id, sizes, password, digest, node.name)
+        acks.ledger = self.watch.history.created(writer.ledger_id, password, digest, node.name)
         self.watch.counters["ledgers"] += 1
         if options.in_line:
             acks.overhear(writer)
@@ -373,7 +371,7 @@ class Workload:
 
     def _read_entry(self, node: ClientNode, ledger: LedgerHistory, entry_id: int, payload: bytes, lac: int) -> None:
         self.watch.counters["entries read"] += 1
-        self.watch.tell("on_read", ledger, node.name, entry_id, payload, lac, sure=False)
+        self.watch.tell("on_read", ledger, node.name, entry_id, payload, lac)
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 

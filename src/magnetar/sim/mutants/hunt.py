@@ -28,10 +28,8 @@ from magnetar.sim.run import Report
 from magnetar.sim.scenarios import run
 
 CONTROL: Final = 0
-"""In place of a mutant's number: no bug at all."""
-CONTROL_OF_TOPICS: Final = -1
-CONTROL_OF_STAGING: Final = -2
-CONTROLS: Final = {CONTROL: "ledgers", CONTROL_OF_TOPICS: "topics", CONTROL_OF_STAGING: "staging"}
+CONTROLS: Final = {CONTROL: "ledgers", -1: "topics", -2: "staging"}
+"""In place of a mutant's number: no bug at all, in worlds of this kind."""
 RUN: Final = "run"
 _SCENE_SEEDS: Final = 10
 _HUNTS: Final = 2  # At a time. One more would only begin seeds that turn out not to be needed.

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from magnetar.bookie.identity import _require_all_stamped
+from magnetar.bookie.journals import Replay
 from magnetar.bookie.ledgers import Fencing, LedgerTable
 from magnetar.bookie.reads import Reads, to_send
-from magnetar.bookie.replay import Replay
 from magnetar.broker.dispatch.unacked_book import UnackedBook
 from magnetar.broker.publishing.dedup import Deduplication, SequenceIds
 from magnetar.broker.publishing.topic_publisher import TopicPublisher
@@ -26,33 +26,29 @@ from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.errors import NotAllowedError
 from magnetar.ids import BookieId
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata.compare_and_set import compare_and_set
-from magnetar.ledger.metadata.ensemble_change import ChangeInMemory
+from magnetar.ledger.metadata import ChangeInMemory, compare_and_set
 from magnetar.ledger.recovery.fence import FencingReads
 from magnetar.ledger.recovery.reads import RecoveryReads
-from magnetar.ledger.recovery.recovery import Recovery, first_to_read
-from magnetar.ledger.recovery.write_back import WriteBack
+from magnetar.ledger.recovery.recovery import Recovery, WriteBack, first_to_read
 from magnetar.ledger.writing.pending_adds import PendingAdds
 from magnetar.ledger.writing.repair import Repair
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.quorum.coverage import Meaning, RecoveryRead, absence_coverage
 from magnetar.runtime.receiving import ReceiveMemory
-from magnetar.sim.devices.disk import OpenFile
+from magnetar.sim.disk import OpenFile
 from magnetar.sim.mutants.planting import Mutant
-from magnetar.staging.decision import Decision
 from magnetar.staging.intents import Intents
 from magnetar.staging.records import JobIdentity
-from magnetar.staging.sink import Sink
+from magnetar.staging.sink import Decision, Sink
 from magnetar.staging.stager import Stager
 from magnetar.staging.sweeper import _OwnerSweep
 from magnetar.storage.entry_log.compaction import Compactor
 from magnetar.storage.entry_log.writer import EntryLogWriter
 from magnetar.storage.frames import lent
-from magnetar.storage.journal.chunked_file import Window
 from magnetar.storage.journal.files import JournalFiles
 from magnetar.storage.journal.journal import Journal
-from magnetar.storage.journal.replay import _Reader, later_group
+from magnetar.storage.journal.replay import Window, _Reader, later_group
 from magnetar.storage.ledger_storage import LedgerStorage
 from magnetar.storage.reads import Reads as StorageReads
 from magnetar.storage.tombstones import Tombstones
@@ -109,7 +105,7 @@ _LEDGERS: Final = [
     .edit(PendingAdds.take_confirmed, "break", "continue")
     .edit(PendingAdds.take_confirmed, "count += 1", "count = at"),
     Mutant(8, "the LAC moves while an ensemble change is being written", ("L6", "L2"), budget=300).edit(
-        PendingAdds.hold, "self._held = True", "self._held = False"
+        PendingAdds.hold, "self.is_held = True", "self.is_held = False"
     ),
     Mutant(9, "what a replaced bookie has acknowledged still counts", ("L6", "L2"), budget=300).edit(
         PendingAdds.forget, "kept = ~sum(1 << position for position in positions)", "kept = -1"

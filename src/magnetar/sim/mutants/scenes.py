@@ -28,8 +28,7 @@ from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.recovery.recovery import RecoveryProgress
 from magnetar.ledger.writing.writer import LedgerWriter
-from magnetar.sim.devices.device import Crash, Fault
-from magnetar.sim.devices.tree import FileImage
+from magnetar.sim.device import Crash, Fault, FileImage
 from magnetar.sim.effort import measured
 from magnetar.sim.ledgers.cluster import BookieNode, ClientNode, Cluster
 from magnetar.sim.ledgers.invariants import ALL
@@ -176,15 +175,15 @@ class SceneWorld:
         assert found is not None, f"client-{client} does not run"
         return found
 
-    async def new_ledger(self, client: int = 0) -> int:
+    async def new_ledger(self) -> int:
         """With an empty password. Its writer ends at once: the scene itself adds to it."""
 
         async def create() -> int:
-            writer = await self.ledger_client(client).create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            writer = await self.ledger_client(0).create(ensemble_size=3, write_quorum=3, ack_quorum=2)
             await writer.release()
             return int(writer.ledger_id)
 
-        return await self.do(client, create())
+        return await self.do(0, create())
 
     async def ask(self, client: int, number: int, request: AnyRequest, tries: int = _TRIES_MAX) -> Code:
         for tries_left in reversed(range(tries)):
@@ -201,22 +200,12 @@ class SceneWorld:
         request = ReadEntry(ledger_id, LAST_ENTRY, fence=True, master_key=_KEY, version=V3)
         return await self.do(client, self.ask(client, number, request, tries=1))
 
-    async def read(self, number: int, ledger_id: int, entry_id: int, *, client: int = 0) -> Code:
-        return await self.do(client, self.ask(client, number, ReadEntry(ledger_id, entry_id, version=V3)))
+    async def read(self, number: int, ledger_id: int, entry_id: int) -> Code:
+        return await self.do(0, self.ask(0, number, ReadEntry(ledger_id, entry_id, version=V3)))
 
-    async def add(
-        self,
-        number: int,
-        ledger_id: int,
-        entry_id: int = 0,
-        *,
-        client: int = 0,
-        recovery: bool = False,
-        payload: bytes = b"payload",
-    ) -> Code:
+    async def add(self, number: int, ledger_id: int, entry_id: int = 0, *, payload: bytes = b"payload") -> Code:
         body = _DIGEST.seal(ledger_id, entry_id, entry_id - 1, (entry_id + 1) * len(payload), payload) + payload
-        request = AddEntry(ledger_id, entry_id, _KEY, body, recovery=recovery, version=V3)
-        return await self.do(client, self.ask(client, number, request))
+        return await self.do(0, self.ask(0, number, AddEntry(ledger_id, entry_id, _KEY, body, version=V3)))
 
 
 def _knows_all(client: LedgerClient) -> bool:
@@ -435,8 +424,7 @@ async def many_groups(scene: SceneWorld) -> None:
 
 
 async def _start_within_budget(scene: SceneWorld) -> None:
-    node, image = scene.node(0), scene.seen(0).image
-    devices = [*image.journals, *image.directories]
+    node, devices = scene.node(0), scene.seen(0).image.devices
     scene.cluster.crash(node.name, Crash.KILL, restart_s=0.01)
     size = sum(len(image.cache) for device in devices for image in device.tree.files())
     before = sum(device.bytes_read for device in devices)
@@ -489,7 +477,7 @@ async def _expect_fenced(scene: SceneWorld, ledger_id: int, when: str) -> None:
 
 
 def _expect_tombstones(scene: SceneWorld, count: int, when: str) -> None:
-    found = scene.bookie(0)._storage.statistics().tombstones
+    found = scene.bookie(0)._storage.tombstones.count
     scene.expect(found == count, "V7", f"bookie-0 remembers {found} deleted ledgers {when}, not {count}")
 
 

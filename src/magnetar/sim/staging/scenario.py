@@ -4,7 +4,7 @@ swept, topics are read.
 Left:      after a sweep for which everything is old no intent and no staged ledger is left (I10). Of ledgers only if
            the TTL was longer than any task: otherwise a task may create one whose register a sweeper took for
            forgotten.
-Read next: ../run.py, jobs.py, invariants.py
+Read next: ../run.py, workload.py, watch.py
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import Final
 from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.run import Scenario
 from magnetar.sim.staging.cluster import StagingCluster, WorkerNode
-from magnetar.sim.staging.invariants import ALL
-from magnetar.sim.staging.jobs import Job
 from magnetar.sim.staging.options import FAULTS, TTL_MS, draw
-from magnetar.sim.staging.watch import StagingWatch, observed
-from magnetar.sim.staging.workload import StagingWorkload
+from magnetar.sim.staging.watch import ALL, StagingWatch, observed
+from magnetar.sim.staging.workload import Job, StagingWorkload
 from magnetar.sim.topics import scenario as topics
 from magnetar.sim.topics.nemesis import TopicNemesis
 from magnetar.staging.sink import Sink

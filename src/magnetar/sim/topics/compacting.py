@@ -16,12 +16,10 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
-from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.upkeep.compaction import CompactionStatus
 from magnetar.client import EARLIEST, MessageId, Producer, ProducerOptions, PulsarClient
 from magnetar.client.producing.sender import PendingSend
 from magnetar.errors import MagnetarError
-from magnetar.names import TopicName
 from magnetar.sim.seeds import seeded
 from magnetar.sim.topics.cluster import BrokerNode, TopicCluster
 from magnetar.sim.topics.watch import TopicWatch
@@ -62,7 +60,7 @@ Values = dict[str, bytes]
 
 async def compact(cluster: TopicCluster, node: BrokerNode, name: str) -> None:
     """What an operator asks for; it may fail for any reason that a world under faults has."""
-    topic = _served(node, name)
+    topic = node.served(name)
     if topic is None or topic.compaction.status is CompactionStatus.RUNNING:
         return
     topic.compaction.begin()
@@ -73,15 +71,11 @@ async def compact(cluster: TopicCluster, node: BrokerNode, name: str) -> None:
     cluster.watch.note(f"{node.name} compacted {name}: {topic.compaction.status}")
 
 
-def _served(node: BrokerNode, name: str) -> PersistentTopic | None:
-    return node.broker.service.topics.find_persistent(TopicName.parse(name)) if node.broker is not None else None
-
-
 async def _compact_for_certain(cluster: TopicCluster, name: str) -> None:
     node = cluster.brokers[cluster.board.owners[name]]
     task = cluster.spawn(node, compact(cluster, node, name), f"{node.name} compacts {name}")
     await asyncio.wait([task])
-    topic = _served(node, name)
+    topic = node.served(name)
     if topic is None or topic.compaction.status is not CompactionStatus.SUCCESS:
         why = "it is not served" if topic is None else topic.compaction.last_error
         cluster.watch.violated("V2", f"{name} cannot be compacted in a healed world: {why}")

@@ -16,11 +16,16 @@ from typing import Final
 
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.client import Message, MessageId
-from magnetar.sim.ledgers.invariants.ledgers import FenceIsForEver, LedgerMetadataChanges, NoIsAPromise
-from magnetar.sim.ledgers.invariants.limits import MemoryIsBounded, NothingOutlives, receiving_complaints
+from magnetar.sim.ledgers.invariants import (
+    FenceIsForEver,
+    LedgerMetadataChanges,
+    MemoryIsBounded,
+    NoIsAPromise,
+    NothingOutlives,
+    receiving_complaints,
+)
 from magnetar.sim.ledgers.watch import Invariant
-from magnetar.sim.topics.dispatching import Waiting, WatchedSubscription
-from magnetar.sim.topics.observe import WatchedPublisher
+from magnetar.sim.topics.observe import Waiting, WatchedPublisher, WatchedSubscription
 from magnetar.sim.topics.watch import (
     NOT_SAID,
     Audited,
@@ -302,7 +307,7 @@ DELIVERY_LIMIT_S: Final = 1.5
 
 class Delivers(TopicInvariant):
     """V6: while a consumer has permits and room, and something may be delivered to it, something is delivered within
-    a bounded time. What may be delivered is computed in sim/topics/dispatching.py."""
+    a bounded time. What may be delivered is computed in observe.py."""
 
     id = "V6"
 

@@ -15,7 +15,7 @@ import asyncio
 from random import Random
 from typing import Final
 
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.hostile import Target, Weapon, garbage, impossible_length, unfinished_frame
 from magnetar.sim.ledgers.nemesis import Nemesis
 from magnetar.sim.topics.cluster import TopicCluster

@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from magnetar.client import ClientOptions
 from magnetar.config.broker import BrokerConfig
-from magnetar.config.cursor import CursorConfig
 from magnetar.config.defaults import TopicDefaultsConfig
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.root import Config
-from magnetar.config.topic import TopicConfig
+from magnetar.config.topic import CursorConfig, TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.sim.ledgers import options as ledgers
 from magnetar.sim.ledgers.options import FAULTS as LEDGER_FAULTS

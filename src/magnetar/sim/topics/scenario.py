@@ -16,20 +16,17 @@ from typing import Final
 from magnetar.broker.broker import Broker
 from magnetar.client import EARLIEST, ClientOptions, Consumer, MessageId, PulsarClient
 from magnetar.errors import MagnetarError
-from magnetar.names import TopicName
-from magnetar.sim.devices.device import Crash
+from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.cluster import SETTLE_LIMIT_S
 from magnetar.sim.run import Scenario
-from magnetar.sim.topics.apps import acknowledge, open_consumer, received
 from magnetar.sim.topics.cluster import BrokerNode, TopicCluster
 from magnetar.sim.topics.compacting import check_compacted_views
-from magnetar.sim.topics.dispatching import WatchedSubscription
 from magnetar.sim.topics.invariants import ALL
 from magnetar.sim.topics.nemesis import TopicNemesis
-from magnetar.sim.topics.observe import observed
+from magnetar.sim.topics.observe import WatchedSubscription, observed
 from magnetar.sim.topics.options import FAULTS, draw
 from magnetar.sim.topics.watch import Audited, Progress, TopicWatch, plain
-from magnetar.sim.topics.workload import TopicWorkload
+from magnetar.sim.topics.workload import TopicWorkload, acknowledge, open_consumer, received
 
 AUDITOR: Final = "auditor"
 _PATIENT: Final = ClientOptions(
@@ -60,7 +57,7 @@ async def brokers_serve(cluster: TopicCluster) -> bool:
     count = len(cluster.brokers)
     await cluster.wait_healed(lambda: len(cluster.running_owners()) == count, "V2", "brokers do not come back")
     cluster.board.tell_everybody()
-    if sum(node.bookie is not None for node in cluster.bookies.values()) >= cluster.options.ensemble:
+    if len(cluster.running_bookies()) >= cluster.options.ensemble:
         return True
     cluster.watch.counters["seeds left open for lack of bookies"] += 1
     return False
@@ -85,9 +82,7 @@ def _subscriptions(cluster: TopicCluster) -> list[WatchedSubscription]:
     """Of all topics, at the brokers that shall serve them."""
     found: list[WatchedSubscription] = []
     for name, owner in cluster.board.owners.items():
-        broker = cluster.brokers[owner].broker
-        topic = broker.service.topics.find_persistent(TopicName.parse(name)) if broker is not None else None
-        if topic is not None:
+        if (topic := cluster.brokers[owner].served(name)) is not None:
             found += [each for each in topic.subscriptions.values() if isinstance(each, WatchedSubscription)]
     return found
 
@@ -220,8 +215,7 @@ async def _receive(
 
 
 def _check_backlog(cluster: TopicCluster, progress: Progress, watch: TopicWatch) -> None:
-    broker = cluster.brokers[cluster.board.owners[progress.topic]].broker
-    topic = broker.service.topics.find_persistent(TopicName.parse(progress.topic)) if broker is not None else None
+    topic = cluster.brokers[cluster.board.owners[progress.topic]].served(progress.topic)
     if topic is None:
         watch.violated("V2", f"no broker serves {progress.topic} in a healed world")
     elif left := topic.subscriptions.require(progress.name).backlog_entries:
@@ -231,7 +225,7 @@ def _check_backlog(cluster: TopicCluster, progress: Progress, watch: TopicWatch)
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def end(cluster: TopicCluster, _watch: TopicWatch) -> None:
+async def end(cluster: TopicCluster) -> None:
     """Clients have ended by themselves, if they could; then the brokers end."""
     for name, app in cluster.apps.items():
         if not app.is_done and cluster.world.process(name) is not None:

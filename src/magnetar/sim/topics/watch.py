@@ -24,8 +24,7 @@ from magnetar.topic.log.managed_ledger import ManagedLedger, decode_managed_ledg
 
 if TYPE_CHECKING:
     from magnetar.broker.pulsar.front_end import PulsarFrontEnd
-    from magnetar.sim.topics.dispatching import WatchedSubscription
-    from magnetar.sim.topics.observe import WatchedPublisher, WatchedTopic
+    from magnetar.sim.topics.observe import WatchedPublisher, WatchedSubscription, WatchedTopic
     from magnetar.topic.log_entry import LogEntry
     from magnetar.topic.position import Position
 
@@ -227,9 +226,6 @@ class History:
 
     def add_subscription(self, topic: str, name: str) -> Progress:
         return self.progress.setdefault((topic, name), Progress(topic, name))
-
-    def of_topic(self, topic: str) -> Iterator[Sends]:
-        return (sends for sends in self.sends.values() if sends.topic == topic)
 
     def subscriptions_of(self, topic: str) -> Iterator[Progress]:
         return (progress for progress in self.progress.values() if progress.topic == topic)

@@ -27,7 +27,15 @@ from magnetar.schemas.avro.schema import (
 )
 from magnetar.spark.decoding.byte_spans import Bytes, Flags, Ints, fixed, slices, varints
 from magnetar.spark.decoding.columns import stored_type
-from magnetar.spark.decoding.primitive_values import UnreadableValueError, data_of, edges, from_unscaled, has_room, text
+from magnetar.spark.decoding.primitive_values import (
+    UnreadableValueError,
+    data_of,
+    edges,
+    from_unscaled,
+    has_room,
+    spread,
+    text,
+)
 
 ITEMS_MAX: Final = 100_000
 """The limit of items in one array or map; each is a step for the rows that have it."""
@@ -37,7 +45,8 @@ _WIDTHS: Final = {"boolean": 1, "float": 4, "double": 8}
 def read_avro(schema: Schema, values: pa.BinaryArray, wanted: Collection[str] | None = None) -> pa.Array:
     """Returns values of `stored_type(schema)`; null where they are null. Bytes after a value are ignored, as in Avro.
     `wanted`: the fields of a record to read; others are stepped over, and missing in the result."""
-    present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    is_present = values.is_valid().to_numpy(zero_copy_only=False)
+    present = np.flatnonzero(is_present)
     places = edges(values)
     data = values.buffers()[2] or pa.py_buffer(b"")
     reader = _Reader(data, data_of(values))
@@ -46,7 +55,7 @@ def read_avro(schema: Schema, values: pa.BinaryArray, wanted: Collection[str] | 
         found = reader.read_some(schema, cursor, wanted)
     else:
         found = reader.read(schema, cursor)
-    return found if len(present) == len(values) else _spread(found, present, len(values))
+    return spread(found, is_present)
 
 
 @dataclass(slots=True)
@@ -76,7 +85,6 @@ class _Reader:
         self._data = data
 
     def read_some(self, schema: RecordSchema, cursor: _Cursor, wanted: Collection[str]) -> pa.Array:
-        """Reads these fields alone."""
         arrays: dict[str, pa.Array] = {}
         for field in schema.fields:
             if field.name in wanted:
@@ -278,12 +286,3 @@ def _decimals(found: pa.BinaryArray, kind: pa.DataType, cursor: _Cursor) -> pa.A
     too_long = np.array([not has_room(kind, each) for each in numbers], np.bool_)
     cursor.refuse(too_long, f"it has a decimal of more than {kind.precision} digits")
     return pa.array(numbers, kind)
-
-
-def _spread(found: pa.Array, rows: Ints, count: int) -> pa.Array:
-    """Returns the values at these rows, and null at others."""
-    order = np.zeros(count, np.int64)
-    order[rows] = np.arange(len(rows))
-    missing = np.ones(count, np.bool_)
-    missing[rows] = False
-    return found.take(pa.array(order, mask=missing))

@@ -72,8 +72,9 @@ _LOGICAL: Final[dict[tuple[str, str], tuple[str, str | None]]] = {  # Kind, logi
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 _DECIMAL_DIGITS_MAX: Final = 38
 PRIMITIVE_TYPES: Final[dict[SchemaType, pa.DataType]] = {
-    SchemaType.NONE: pa.binary(),
-    SchemaType.BYTES: pa.binary(),
+    **dict.fromkeys((SchemaType.NONE, SchemaType.BYTES, SchemaType.EXTERNAL), pa.binary()),
+    **dict.fromkeys((SchemaType.PROTOBUF, SchemaType.PROTOBUF_NATIVE), pa.binary()),
+    **dict.fromkeys((SchemaType.DATE, SchemaType.TIME, SchemaType.TIMESTAMP, SchemaType.INSTANT), TIMESTAMP),
     SchemaType.STRING: pa.string(),
     SchemaType.BOOLEAN: pa.bool_(),
     SchemaType.INT8: pa.int8(),
@@ -82,16 +83,9 @@ PRIMITIVE_TYPES: Final[dict[SchemaType, pa.DataType]] = {
     SchemaType.INT64: pa.int64(),
     SchemaType.FLOAT: pa.float32(),
     SchemaType.DOUBLE: pa.float64(),
-    SchemaType.DATE: TIMESTAMP,
-    SchemaType.TIME: TIMESTAMP,
-    SchemaType.TIMESTAMP: TIMESTAMP,
-    SchemaType.INSTANT: TIMESTAMP,
     SchemaType.LOCAL_DATE: pa.date32(),
     SchemaType.LOCAL_TIME: pa.int64(),
     SchemaType.LOCAL_DATE_TIME: LOCAL_TIMESTAMP,
-    SchemaType.PROTOBUF: pa.binary(),
-    SchemaType.PROTOBUF_NATIVE: pa.binary(),
-    SchemaType.EXTERNAL: pa.binary(),
 }
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -99,11 +93,7 @@ META_PREFIX: Final = "__"
 FIELD: Final = "field"
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
-
-
 def ddl_of(kind: pa.DataType) -> str:
-    """Returns the type as Spark writes it in a schema."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_map(kind):
@@ -117,17 +107,6 @@ def ddl_of(kind: pa.DataType) -> str:
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def list_of(element: pa.DataType) -> pa.DataType:
-    """Returns a list type with Spark's name for the field: types are compared with it."""
-    return pa.list_(pa.field("element", element))
-
-
-def record_fields(schema: Schema) -> list[tuple[str, pa.DataType]]:
-    assert isinstance(schema, RecordSchema)
-    kind = arrow_type(schema)
-    return [(field.name, field.type) for field in kind]
 
 
 def arrow_type(schema: Schema) -> pa.DataType:
@@ -151,7 +130,8 @@ class _Types:
             case UnionSchema():
                 return self._union(schema, where)
             case ArraySchema():
-                return list_of(self.of(schema.items, f"{where}[]"))
+                # With Spark's name for the field: types are compared with it.
+                return pa.list_(pa.field("element", self.of(schema.items, f"{where}[]")))
             case MapSchema():
                 return pa.map_(pa.string(), self.of(schema.values, f"{where}{{}}"))
             case EnumSchema():
@@ -258,7 +238,6 @@ class Columns:
 
     @property
     def ddl(self) -> str:
-        """Returns the columns for `DataSource.schema()`."""
         return ", ".join(column.ddl for column in self.columns)
 
     def select(self, wanted: pa.Schema) -> Columns:
@@ -310,7 +289,7 @@ def typed_fields(schema: SchemaData) -> list[tuple[str, pa.DataType]]:
         key, value = split_key_value(schema)
         return [(KEY, whole_type(key)), (VALUE, whole_type(value))]
     if is_record(schema):
-        return record_fields(parsed(schema))
+        return [(field.name, field.type) for field in arrow_type(parsed(schema))]
     return [(VALUE, whole_type(schema))]
 
 
@@ -320,7 +299,6 @@ def is_record(schema: SchemaData) -> bool:
 
 
 def whole_type(schema: SchemaData) -> pa.DataType:
-    """Returns the type of one value in one column."""
     if schema.type in (SchemaType.AVRO, SchemaType.JSON):
         return arrow_type(parsed(schema))
     kind = PRIMITIVE_TYPES.get(schema.type)

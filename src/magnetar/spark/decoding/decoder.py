@@ -5,42 +5,29 @@ Order:     for each entry: checksum, metadata, decompression, the place of each 
 Invariant: markers of brokers and transactions, messages that compaction removed, and messages outside the ranges are
            left out. An entry carries the index of its last message; entries without one are counted from the run's
            first.
-Read next: row_buffer.py, fixed_columns.py, typed_columns.py; chunks.py
+Read next: row_buffer.py, fixed_columns.py, typed_columns.py; inputs.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from magnetar.errors import EncryptedMessageError, MalformedEntryError
-from magnetar.spark.decoding.chunks import MESSAGE_BYTES_MAX, ChunkJoiner, Place, is_chunk
 from magnetar.spark.decoding.columns import FIELD, Columns
-from magnetar.spark.decoding.fixed_columns import raw_column, settle, table_for
-from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun
+from magnetar.spark.decoding.fixed_columns import RAW_COLUMNS, settle, table_for
+from magnetar.spark.decoding.inputs import MESSAGE_BYTES_MAX, ChunkJoiner, DecodeOptions, EntryRun, Place, is_chunk
 from magnetar.spark.decoding.row_buffer import Part, PendingRows
 from magnetar.spark.decoding.typed_columns import TypedColumns
 from magnetar.wire.compression import decompress
-from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry, verify_checksum
-from magnetar.wire.pulsar.frames import Buffer
+from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry
+from magnetar.wire.pulsar.frames import Buffer, text_of, verify_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, MessageMetadata
-from magnetar.wire.pulsar.text import text_of
 
 _PAYLOAD_BYTES_MAX: Final = 128 * 2**20
 """The limit of an entry when decompressed: brokers limit its stored size only."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStatistics:
-    entries: int
-    rows: int
-    markers: int
-    """Entries of the broker's own that no reader gets."""
-    incomplete_chunked: int
-    """Chunked messages of which some chunks no longer exist."""
 
 
 class EntryDecoder:
@@ -56,7 +43,6 @@ class EntryDecoder:
         self._table = table_for(raw | self._typed.sources)
         self._pending = PendingRows()
         self._chunks = ChunkJoiner(options.entries_before, fail_on_data_loss=options.fail_on_data_loss)
-        self._entries = self._rows = self._markers = 0
 
     def feed(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
         """Yields full batches. Runs come in the order of the topic."""
@@ -72,14 +58,8 @@ class EntryDecoder:
         """Yields the rest. Messages of which the last chunk did not come belong to the split that has it."""
         yield from self._batches()
 
-    def statistics(self) -> DecodeStatistics:
-        return DecodeStatistics(self._entries, self._rows, self._markers, self._chunks.incomplete_messages)
-
-    # --- entries ------------------------------------------------------------------------------------------------------
-
     def _open(self, run: EntryRun, number: int, place: Place, data: Buffer, next_index: int) -> int:
         """Returns the index of the message after this entry's last one."""
-        self._entries += 1
         try:
             head = parse_entry(data)
             if not run.is_verified and not verify_checksum(memoryview(data)[head.body_offset :]):
@@ -97,16 +77,17 @@ class EntryDecoder:
     def _add(self, run: EntryRun, number: int, place: Place, data: Buffer, head: EntryHead, first_index: int) -> None:
         metadata = head.metadata
         if metadata.HasField("marker_type"):
-            self._markers += 1
             return
         is_opaque = len(metadata.encryption_keys) > 0
         is_batch = metadata.HasField("num_messages_in_batch") and not is_opaque
         count = metadata.num_messages_in_batch if is_batch else 1
-        low, high = self._wanted(run, number, metadata, first_index, count)
+        low, high = self._wanted(run, number, metadata, count)
         if low >= high:
             return
-        if is_opaque:
-            self._check_encrypted(place)
+        if is_opaque and self._options.encrypted != "raw":
+            raise EncryptedMessageError(
+                f"{place} is encrypted, and Spark has no key for it; with encrypted=raw its value is returned as it is"
+            )
         part = Part(
             run.topic,
             run.partition,
@@ -124,29 +105,16 @@ class EntryDecoder:
         else:
             self._add_single(part, place, data, head, is_opaque=is_opaque)
 
-    def _wanted(
-        self, run: EntryRun, number: int, metadata: MessageMetadata, first_index: int, count: int
-    ) -> tuple[int, int]:
-        """Returns the first wanted message of the entry and the end."""
+    def _wanted(self, run: EntryRun, number: int, metadata: MessageMetadata, count: int) -> tuple[int, int]:
         options = self._options
         low, high = 0, count
         if number == 0:
             low = max(low, run.first_batch_index)
         if run.end_batch_index is not None and number == len(run.entries) - 1:
             high = min(high, run.end_batch_index)
-        if options.index_min is not None:
-            low = max(low, options.index_min - first_index)
-        if options.index_end is not None:
-            high = min(high, options.index_end - first_index)
         too_early = options.publish_ms_min is not None and metadata.publish_time < options.publish_ms_min
         too_late = options.publish_ms_end is not None and metadata.publish_time >= options.publish_ms_end
         return (0, 0) if too_early or too_late else (low, high)
-
-    def _check_encrypted(self, place: Place) -> None:
-        if self._options.encrypted != "raw":
-            raise EncryptedMessageError(
-                f"{place} is encrypted, and Spark has no key for it; with encrypted=raw its value is returned as it is"
-            )
 
     def _add_single(self, part: Part, place: Place, data: Buffer, head: EntryHead, *, is_opaque: bool) -> None:
         metadata = head.metadata
@@ -161,8 +129,6 @@ class EntryDecoder:
         else:
             self._pending.add_single(part, metadata, _decompressed(metadata, stored, _PAYLOAD_BYTES_MAX))
 
-    # --- batches ------------------------------------------------------------------------------------------------------
-
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if not len(self._pending):
             return
@@ -171,11 +137,10 @@ class EntryDecoder:
             return
         fields = self._typed.columns(settled)
         arrays = [
-            fields[column.name] if column.source == FIELD else raw_column(column.source, settled)
+            fields[column.name] if column.source == FIELD else RAW_COLUMNS[column.source](settled)
             for column in self._columns.columns
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._rows += len(batch)
         for start in range(0, len(batch), self._options.rows_max):
             yield batch.slice(start, self._options.rows_max)
 

@@ -32,9 +32,10 @@ from magnetar.spark.decoding.byte_spans import (
     slices,
 )
 from magnetar.spark.decoding.columns import PROPERTIES_TYPE, TIMESTAMP
+from magnetar.spark.decoding.primitive_values import text
 from magnetar.spark.decoding.row_buffer import Part, Rows
+from magnetar.wire.pulsar.frames import text_of
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import KeyValue
-from magnetar.wire.pulsar.text import text_of
 
 _HEADER_BYTES_MIN: Final = 2  # The payload's size must exist.
 _ALWAYS: Final = {  # The fields of SingleMessageMetadata, as in pulsar_api.proto.
@@ -56,9 +57,6 @@ _NUMBERS_KEPT: Final = 2000
 _REPEATED_STEP: Final = 4096
 
 
-# --- headers, keys and properties -------------------------------------------------------------------------------------
-
-
 class Settled(NamedTuple):
     rows: Rows
     """Those that are left."""
@@ -66,7 +64,6 @@ class Settled(NamedTuple):
 
 
 def table_for(sources: Collection[str]) -> Table:
-    """Returns the table of the fields that these columns need."""
     table: dict[int, tuple[str, int]] = dict(_ALWAYS)
     for column, fields in _BY_COLUMN.items():
         for tag, (name, kind) in fields.items():
@@ -102,18 +99,14 @@ def flag(headers: ParsedFields, name: str) -> Flags | None:
     return None if numbers is None or not numbers.any() else numbers != 0
 
 
-def null_values(headers: ParsedFields) -> Flags | None:
-    return flag(headers, "null_value")
-
-
-def sequence_ids(settled: Settled) -> Ints:
+def _sequence_id(settled: Settled) -> pa.Array:
     """Returns the ids; a message without one has the entry's, as in Pulsar's Java client."""
     rows, headers = settled
     present = headers.present.get("sequence_id")
     if present is not None and present.all():
-        return headers.numbers["sequence_id"]
+        return pa.array(headers.numbers["sequence_id"])
     of_entries = np.array([part.sequence_id for part in rows.parts], np.uint64).view(np.int64)[rows.entry]
-    return of_entries if present is None else np.where(present, headers.numbers["sequence_id"], of_entries)
+    return pa.array(of_entries if present is None else np.where(present, headers.numbers["sequence_id"], of_entries))
 
 
 def keys(settled: Settled) -> pa.BinaryArray:
@@ -152,7 +145,8 @@ def properties(settled: Settled) -> pa.MapArray:
     np.cumsum(np.bincount(owner, minlength=rows), out=offsets[1:])
     names, texts = _pairs(settled, start, end)
     if _has_repeated(owner, names):
-        return _deduplicated(offsets.tolist(), names, texts)
+        pairs = list(zip(names.to_pylist(), texts.to_pylist(), strict=True))
+        return pa.array([list(dict(pairs[a:b]).items()) for a, b in pairwise(offsets.tolist())], PROPERTIES_TYPE)
     return pa.MapArray.from_arrays(pa.array(offsets), names, texts, type=PROPERTIES_TYPE)
 
 
@@ -171,15 +165,10 @@ def _in_order(found: list[tuple[Ints, Ints, Ints]], rows: int) -> tuple[Ints, In
 
 def _pairs(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
     pairs = parse_fields(settled.rows.headers.data, start, end, _TABLE)
-    if pairs.odd or not all(_all(pairs, name) for name in ("name", "text")):
+    if pairs.odd or len(pairs.present) < len(_TABLE) or not all(flags.all() for flags in pairs.present.values()):
         return _parsed_slowly(settled, start, end)
     buffer = settled.rows.header_buffer
-    return _strings(slices(buffer, *pairs.spans["name"])), _strings(slices(buffer, *pairs.spans["text"]))
-
-
-def _all(pairs: ParsedFields, name: str) -> bool:
-    flags: Flags | None = pairs.present.get(name)
-    return flags is not None and bool(flags.all())
+    return text(slices(buffer, *pairs.spans["name"])), text(slices(buffer, *pairs.spans["text"]))
 
 
 def _parsed_slowly(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringArray, pa.StringArray]:
@@ -187,13 +176,6 @@ def _parsed_slowly(settled: Settled, start: Ints, end: Ints) -> tuple[pa.StringA
     pairs = [KeyValue.FromString(data[a:b].tobytes()) for a, b in zip(start.tolist(), end.tolist(), strict=True)]
     names, texts = [text_of(pair.key) for pair in pairs], [text_of(pair.value) for pair in pairs]
     return pa.array(names, pa.string()), pa.array(texts, pa.string())
-
-
-def _strings(found: pa.BinaryArray) -> pa.StringArray:
-    try:
-        return found.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([each.decode(errors="replace") for each in found.to_pylist()], pa.string())
 
 
 def _has_repeated(owner: Ints, names: pa.StringArray) -> bool:
@@ -210,17 +192,10 @@ def _has_repeated(owner: Ints, names: pa.StringArray) -> bool:
     return len(owner) >= _COMPARED_MAX  # Some row has very many: they are checked one by one.
 
 
-def _deduplicated(offsets: list[int], names: pa.StringArray, texts: pa.StringArray) -> pa.MapArray:
-    pairs = list(zip(names.to_pylist(), texts.to_pylist(), strict=True))
-    maps = [list(dict(pairs[a:b]).items()) for a, b in pairwise(offsets)]
-    return pa.array(maps, PROPERTIES_TYPE)
-
-
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def _grid(texts: list[str]) -> Bytes:
-    """Returns a row of bytes for each, filled with zeros."""
     padded = np.array([text.encode() for text in texts])
     return padded.view(np.uint8).reshape(len(texts), padded.itemsize)
 
@@ -234,61 +209,31 @@ _NUMBERS: Final = _grid([str(number) for number in range(-1, _NUMBERS_KEPT)])
 """Batch indexes, from -1 on."""
 
 
-def raw_column(source: str, settled: Settled) -> pa.Array:
-    return _MAKERS[source](settled)
-
-
 def values(settled: Settled) -> pa.BinaryArray:
-    return settled.rows.payloads(null_values(settled.headers))
+    return settled.rows.payloads(flag(settled.headers, "null_value"))
 
 
-def _topic(settled: Settled) -> pa.Array:
-    return _repeated_text(settled, lambda part: part.topic)
-
-
-def _producer(settled: Settled) -> pa.Array:
-    return _repeated_text(settled, lambda part: part.producer)
-
-
-def _repeated_text(settled: Settled, text: Callable[[Part], str]) -> pa.Array:
+def _repeated_text(settled: Settled, text_of_part: Callable[[Part], str]) -> pa.Array:
     rows = settled.rows
-    texts = [text(part) for part in rows.parts]
+    texts = [text_of_part(part) for part in rows.parts]
     if texts.count(texts[0]) == len(texts):
         return _repeated(texts[0], -(-len(rows) // _REPEATED_STEP)).slice(0, len(rows))
     return pa.array(texts, pa.string()).take(pa.array(rows.entry))
 
 
 @lru_cache(maxsize=64)
-def _repeated(text: str, steps: int) -> pa.Array:
+def _repeated(name: str, steps: int) -> pa.Array:
     """Is cached, as one batch follows another with the same names."""
-    return pa.repeat(pa.scalar(text, pa.string()), steps * _REPEATED_STEP)
-
-
-def _partition(settled: Settled) -> pa.Array:
-    return pa.array(_of_parts(settled, lambda part: part.partition).astype(np.int32))
-
-
-def _index(settled: Settled) -> pa.Array:
-    return pa.array(_of_parts(settled, lambda part: part.first_index) + settled.rows.ordinal)
-
-
-def _publish_time(settled: Settled) -> pa.Array:
-    return pa.array(_of_parts(settled, lambda part: part.publish_ms) * _US_PER_MS).view(TIMESTAMP)
+    return pa.repeat(pa.scalar(name, pa.string()), steps * _REPEATED_STEP)
 
 
 def _event_time(settled: Settled) -> pa.Array:
     times = settled.headers.numbers.get("event_time")
-    if times is None:
-        return pa.nulls(len(settled.rows), TIMESTAMP)
-    return pa.array(times * _US_PER_MS, mask=times == 0).view(TIMESTAMP)
+    return pa.nulls(len(settled.rows), TIMESTAMP) if times is None else _times(times, times == 0)
 
 
-def _sequence_id(settled: Settled) -> pa.Array:
-    return pa.array(sequence_ids(settled))
-
-
-def _redelivery_count(settled: Settled) -> pa.Array:
-    return pa.array(np.zeros(len(settled.rows), np.int32))  # Only a subscription redelivers.
+def _times(milliseconds: Ints, missing: Flags | None = None) -> pa.Array:
+    return pa.array(milliseconds * _US_PER_MS, mask=missing).view(TIMESTAMP)
 
 
 def _message_id(settled: Settled) -> pa.Array:
@@ -310,17 +255,17 @@ def _of_parts(settled: Settled, number: Callable[[Part], int]) -> Ints:
     return np.array([number(part) for part in rows.parts], np.int64)[rows.entry]
 
 
-_MAKERS: Final[dict[str, Callable[[Settled], Any]]] = {
+RAW_COLUMNS: Final[dict[str, Callable[[Settled], Any]]] = {
     "key": keys,
     "value": values,
-    "topic": _topic,
-    "partition": _partition,
+    "topic": lambda settled: _repeated_text(settled, lambda part: part.topic),
+    "partition": lambda settled: pa.array(_of_parts(settled, lambda part: part.partition).astype(np.int32)),
     "message_id": _message_id,
-    "index": _index,
-    "publish_time": _publish_time,
+    "index": lambda settled: pa.array(_of_parts(settled, lambda part: part.first_index) + settled.rows.ordinal),
+    "publish_time": lambda settled: _times(_of_parts(settled, lambda part: part.publish_ms)),
     "event_time": _event_time,
-    "producer": _producer,
+    "producer": lambda settled: _repeated_text(settled, lambda part: part.producer),
     "sequence_id": _sequence_id,
     "properties": properties,
-    "redelivery_count": _redelivery_count,
+    "redelivery_count": lambda settled: pa.array(np.zeros(len(settled.rows), np.int32)),  # Subscriptions redeliver.
 }

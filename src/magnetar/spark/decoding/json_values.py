@@ -15,6 +15,7 @@ import base64
 import binascii
 import decimal
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from magnetar.spark.decoding.primitive_values import UnreadableValueError, data_of, edges, rounded
+from magnetar.spark.decoding.primitive_values import UnreadableValueError, data_of, edges, rounded, spread
 
 _BRACE: Final = ord("{")
 _LINE_BREAKS: Final = (ord("\n"), ord("\r"))
@@ -35,19 +36,22 @@ _MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEnc
 
 def read_json(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     """Returns values of `kind`, which has timestamps in the unit that they are written in; null where they are null."""
-    if pa.types.is_struct(kind) and kind.num_fields and _is_plain(kind):
+    is_plain = not any(is_kind(part) for part in _parts(kind) for is_kind in _NOT_FAST)
+    if pa.types.is_struct(kind) and kind.num_fields and is_plain:
         found = _read_fast(values, kind)
         if found is not None:
             return found
     return _read_slowly(values, kind)
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def _parts(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yields the type and all types inside it, but the texts of a map's keys."""
+    yield kind
     if pa.types.is_struct(kind):
-        return all(_is_plain(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return _is_plain(kind.value_type)
-    return not any(is_kind(kind) for is_kind in _NOT_FAST)
+        for field in kind:
+            yield from _parts(field.type)
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        yield from _parts(kind.value_type if pa.types.is_list(kind) else kind.item_type)
 
 
 def _numeric(kind: pa.DataType) -> pa.DataType:
@@ -59,9 +63,6 @@ def _numeric(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date32(kind) else kind
-
-
-# --- Arrow's reader ---------------------------------------------------------------------------------------------------
 
 
 def _read_fast(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array | None:
@@ -82,10 +83,7 @@ def _read_fast(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array | None:
         return None
     found = table.to_struct_array().combine_chunks()
     found = (found.chunk(0) if isinstance(found, pa.ChunkedArray) else found).cast(kind)
-    if len(present) == len(values):
-        return found
-    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
-    return found.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
+    return spread(found, values.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
@@ -101,12 +99,9 @@ def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
     return pc.binary_join_element_wise(flat, pa.scalar(b"\n"), b"").buffers()[2]
 
 
-# --- Python's reader --------------------------------------------------------------------------------------------------
-
-
 def _read_slowly(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     found: list[Any] = []
-    parse = _parse_exactly if _has_decimals(kind) else json.loads
+    parse = _parse_exactly if any(map(pa.types.is_decimal, _parts(kind))) else json.loads
     for row, value in enumerate(values.to_pylist()):
         try:
             found.append(None if value is None else _taken(parse(value), kind, ""))
@@ -122,14 +117,6 @@ def _parse_exactly(value: bytes) -> Any:
     """As `json.loads`, with decimals for floats: that would make a decoder for every value, which takes twice the
     time."""
     return _EXACT.decode(value.decode(json.detect_encoding(value), "surrogatepass"))
-
-
-def _has_decimals(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_decimals(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return _has_decimals(kind.value_type)
-    return _has_decimals(kind.item_type) if pa.types.is_map(kind) else bool(pa.types.is_decimal(kind))
 
 
 def _find_culprit(found: list[Any], kind: pa.DataType) -> pa.Array:

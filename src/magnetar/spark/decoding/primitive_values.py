@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from magnetar.schemas.data import SchemaType
-from magnetar.spark.decoding.byte_spans import Ints
+from magnetar.spark.decoding.byte_spans import Flags, Ints
 from magnetar.spark.decoding.columns import LOCAL_TIMESTAMP, TIMESTAMP
 
 _ROOMY: Final = decimal.Context(prec=76)
@@ -47,7 +47,7 @@ _US_PER_S: Final = 1_000_000
 _US_PER_DAY: Final = 86_400 * _US_PER_S
 _NS_PER_US: Final = 1_000
 _INSTANT: Final = np.dtype([("seconds", ">i8"), ("nanoseconds", ">i4")])
-_DATE_TIME: Final = np.dtype([("day", ">i8"), ("nanoseconds", ">i8")])
+_DATE_TIME: Final = np.dtype([("days", ">i8"), ("nanoseconds", ">i8")])
 
 Reader = Callable[[pa.BinaryArray], pa.Array]
 
@@ -58,11 +58,7 @@ def primitive_reader(kind: SchemaType) -> Reader:
         return lambda values: _filled(values, _fixed(values, _NUMBERS[kind]))
     if kind in _MILLISECONDS:
         return lambda values: _filled(values, _fixed(values, ">i8") * _US_PER_MS).view(TIMESTAMP)
-    return _OTHERS.get(kind, _as_it_is)
-
-
-def _as_it_is(values: pa.BinaryArray) -> pa.Array:
-    return values
+    return _OTHERS.get(kind, lambda values: values)
 
 
 def text(values: pa.BinaryArray) -> pa.Array:
@@ -74,30 +70,17 @@ def text(values: pa.BinaryArray) -> pa.Array:
         return pa.array(found, pa.string())
 
 
-def _boolean(values: pa.BinaryArray) -> pa.Array:
-    return _filled(values, _fixed(values, ">u1") != 0)
-
-
-def _instant(values: pa.BinaryArray) -> pa.Array:
-    found = _fixed(values, _INSTANT)
-    return _filled(values, found["seconds"] * _US_PER_S + found["nanoseconds"] // _NS_PER_US).view(TIMESTAMP)
-
-
-def _local_date(values: pa.BinaryArray) -> pa.Array:
-    return _filled(values, _fixed(values, ">i8")).cast(pa.int32()).view(pa.date32())
-
-
-def _local_date_time(values: pa.BinaryArray) -> pa.Array:
-    found = _fixed(values, _DATE_TIME)
-    return _filled(values, found["day"] * _US_PER_DAY + found["nanoseconds"] // _NS_PER_US).view(LOCAL_TIMESTAMP)
+def _microseconds(values: pa.BinaryArray, kind: np.dtype[Any], us_per_unit: int) -> pa.Array:
+    found = _fixed(values, kind)
+    return _filled(values, found[(kind.names or ())[0]] * us_per_unit + found["nanoseconds"] // _NS_PER_US)
 
 
 _OTHERS: Final[dict[SchemaType, Reader]] = {
     SchemaType.STRING: text,
-    SchemaType.BOOLEAN: _boolean,
-    SchemaType.INSTANT: _instant,
-    SchemaType.LOCAL_DATE: _local_date,
-    SchemaType.LOCAL_DATE_TIME: _local_date_time,
+    SchemaType.BOOLEAN: lambda values: _filled(values, _fixed(values, ">u1") != 0),
+    SchemaType.INSTANT: lambda values: _microseconds(values, _INSTANT, _US_PER_S).view(TIMESTAMP),
+    SchemaType.LOCAL_DATE: lambda values: _filled(values, _fixed(values, ">i8")).cast(pa.int32()).view(pa.date32()),
+    SchemaType.LOCAL_DATE_TIME: lambda values: _microseconds(values, _DATE_TIME, _US_PER_DAY).view(LOCAL_TIMESTAMP),
 }
 
 
@@ -105,6 +88,11 @@ def edges(values: pa.BinaryArray) -> Ints:
     """Returns the beginning of each value in the array's data, and the end of the last one."""
     offsets = np.frombuffer(values.buffers()[1], np.int32)
     return offsets[values.offset : values.offset + len(values) + 1].astype(np.int64)
+
+
+def spread(found: pa.Array, present: Flags) -> pa.Array:
+    """Returns the values at these rows, and null at others."""
+    return found if present.all() else found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
 
 def data_of(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:

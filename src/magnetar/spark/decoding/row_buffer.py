@@ -6,7 +6,7 @@ Order:     the messages of a batch are found without parsing them: if every mess
            header is parsed. If all messages of each entry are alike, headers and values are copied out of the entries
            as two columns of a grid: one copy, and the values are dense. Otherwise the entries are joined, and messages
            are slices of that.
-Format:    a batch is (metadata_size u32 | SingleMessageMetadata | payload) …: wire/pulsar/batch.py. A message that is
+Format:    a batch is (metadata_size u32 | SingleMessageMetadata | payload) …: wire/pulsar/entry.py. A message that is
            not from a batch becomes a batch of one, with a header made from its metadata, so there is one kind of rows.
 Read next: fixed_columns.py
 """
@@ -26,11 +26,10 @@ from google.protobuf.message import DecodeError
 
 from magnetar.errors import MalformedEntryError
 from magnetar.spark.decoding.byte_spans import Bytes, Flags, Ints, dense, slices
-from magnetar.wire.pulsar.batch import messages_of_batch
-from magnetar.wire.pulsar.frames import SIZE, SIZE_BYTES, Buffer
+from magnetar.wire.pulsar.encode import varint
+from magnetar.wire.pulsar.entry import messages_of_batch
+from magnetar.wire.pulsar.frames import SIZE, SIZE_BYTES, Buffer, text_of
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
-from magnetar.wire.pulsar.text import text_of
-from magnetar.wire.pulsar.varints import varint
 
 PROPERTIES_TAG: Final = 0x0A
 KEY_TAG: Final = 0x12
@@ -45,9 +44,6 @@ _FIELD = struct.Struct(">BBBB")  # The same without the header's size.
 Places: TypeAlias = "array[int]"
 _PLAIN_HEAD = bytes(SIZE_BYTES) + b"\x18\x00\x40"  # A payload's size, and the tag of a sequence id.
 _OF_HEADERS = ("partition_key", "event_time", "null_value", "null_partition_key")
-
-
-# --- where messages begin and end -------------------------------------------------------------------------------------
 
 
 class Shape(NamedTuple):
@@ -130,12 +126,8 @@ def scan(data: Buffer, offset: int, count: int) -> tuple[Places, Places]:
 
 def _scan_usual(data: Buffer, offset: int, count: int) -> tuple[Places, Places]:
     begins, values = array("q", (offset,)), array("q")
-    add_begin, add_value, unpack, unpack_field = (
-        begins.append,
-        values.append,
-        _USUAL_HEAD.unpack_from,
-        _FIELD.unpack_from,
-    )
+    add_begin, add_value = begins.append, values.append
+    unpack, unpack_field = _USUAL_HEAD.unpack_from, _FIELD.unpack_from
     position = offset
     for _ in range(count):
         head, tag, first, second, third = unpack(data, position)
@@ -190,7 +182,6 @@ class Part(NamedTuple):
     schema_version: bytes
 
     def place(self, ordinal: int = 0) -> str:
-        """Returns the message id as text."""
         return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.first_batch_index + ordinal}"
 
 
@@ -203,9 +194,6 @@ class Spans(NamedTuple):
 
     def kept(self, keep: Flags) -> Spans:
         return Spans(self.data, self.start[keep], self.end[keep])
-
-    def bytes_of(self, row: int) -> bytes:
-        return self.data[self.start[row] : self.end[row]].tobytes()
 
 
 @dataclass(frozen=True)
@@ -251,9 +239,9 @@ class Rows:
 
     def rewritten(self, odd: Sequence[int]) -> Rows:
         """Writes those headers in the usual way. MalformedEntryError if one is invalid."""
-        unusual = frozenset(odd)
-        headers = [self.headers.bytes_of(row) for row in range(len(self))]
-        for row in sorted(unusual):
+        data, start, end = self.headers
+        headers = [data[start[row] : end[row]].tobytes() for row in range(len(self))]
+        for row in sorted(set(odd)):
             headers[row] = self._usual(headers[row], row)
         ends = np.cumsum([len(header) for header in headers])
         starts = np.concatenate(([0], ends[:-1]))
@@ -325,7 +313,6 @@ class PendingRows:
         self.size_bytes += len(segment.data)
 
     def take(self) -> Rows:
-        """Returns all of them and keeps nothing."""
         segments, self._segments, self._count, self.size_bytes = self._segments, [], 0, 0
         counts = np.array([segment.count for segment in segments], np.int64)
         is_grid = all(segment.shape is not None for segment in segments)
@@ -369,7 +356,6 @@ def _grids(segments: list[_Segment], counts: Ints) -> tuple[Spans, Spans]:
 
 
 def _columns_of(segments: list[_Segment], heads: Ints, sizes: Ints) -> tuple[Bytes, Bytes]:
-    """Returns the headers of all messages, and their values."""
     if all(segment.head is not None for segment in segments):
         head_data = b"".join([segment.head for segment in segments if segment.head is not None])
         value_data = b"".join([segment.data for segment in segments])

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.errors import IncompatibleSchemaError, InvalidSchemaError, MalformedEntryError
-from magnetar.schemas.avro.defaults import fits
+from magnetar.schemas.avro.resolution import fits
 from magnetar.schemas.avro.schema import ArraySchema, Field, FixedSchema, MapSchema, RecordSchema, Schema, UnionSchema
 from magnetar.schemas.data import SchemaData, SchemaType, version_from_bytes
 from magnetar.schemas.validation import parsed, split_key_value
 from magnetar.spark.decoding.avro_values import read_avro
-from magnetar.spark.decoding.byte_spans import Ints, fixed, slices
+from magnetar.spark.decoding.byte_spans import Bytes, Ints, fixed, slices
 from magnetar.spark.decoding.columns import FIELD, KEY, VALUE, Columns, is_record, stored_type, whole_type
 from magnetar.spark.decoding.fixed_columns import Settled, keys, values
 from magnetar.spark.decoding.inputs import WriterSchema
@@ -39,6 +39,7 @@ from magnetar.spark.decoding.primitive_values import (
     edges,
     from_unscaled,
     primitive_reader,
+    spread,
 )
 
 _WIDER: Final = {
@@ -53,12 +54,10 @@ _WIDER: Final = {
 _ENCODING: Final = "kv.encoding.type"
 _LENGTH: Final = ">i4"
 _LENGTH_BYTES: Final = 4
+_NO_VERSION: Final = b""
 Reader: TypeAlias = Callable[[pa.BinaryArray, pa.BinaryArray | None], pa.StructArray]
 """From payloads and, if needed, keys to a struct of the wanted columns; null where nothing is."""
 _Part: TypeAlias = Callable[[pa.BinaryArray], pa.Array]
-
-
-# --- values that fit the columns --------------------------------------------------------------------------------------
 
 
 def check_fits(written: pa.DataType, wanted: pa.DataType, where: str = "") -> None:
@@ -211,7 +210,7 @@ def _pair_reader(written: SchemaData, schema: SchemaData, wanted: pa.StructType)
         raise IncompatibleSchemaError(f"they are {written.type.name}, and the columns are of a KEY_VALUE schema")
     parts = dict(zip((KEY, VALUE), zip(split_key_value(written), split_key_value(schema), strict=True), strict=True))
     readers = {field.name: _part_reader(*parts[field.name], field.type) for field in wanted}
-    is_inline = not is_separated(written)
+    is_inline = written.properties.get(_ENCODING, "INLINE").upper() != "SEPARATED"
 
     def read(payloads: pa.BinaryArray, keys: pa.BinaryArray | None) -> pa.StructArray:
         if is_inline:
@@ -226,41 +225,22 @@ def _pair_reader(written: SchemaData, schema: SchemaData, wanted: pa.StructType)
 
 def _part_reader(written: SchemaData, schema: SchemaData, wanted: pa.DataType) -> _Part:
     """Returns a reader of one value in one column, or of a record whose fields are the columns."""
+    if written.type not in (SchemaType.AVRO, SchemaType.JSON):
+        check_fits(whole_type(written), wanted)
+        read = primitive_reader(written.type)
+        return lambda payloads: fitted(read(payloads), wanted, None)
+    definition = parsed(schema) if schema.type in (SchemaType.AVRO, SchemaType.JSON) else None
+    writer = parsed(written)
+    stored = stored_type(writer)
     if written.type is SchemaType.AVRO:
-        return _avro_reader(parsed(written), _definition(schema), wanted)
-    if written.type is SchemaType.JSON:
-        return _json_reader(parsed(written), _definition(schema), wanted)
-    check_fits(whole_type(written), wanted)
-    read = primitive_reader(written.type)
-    return lambda payloads: fitted(read(payloads), wanted, None)
-
-
-def _definition(schema: SchemaData) -> Schema | None:
-    return parsed(schema) if schema.type in (SchemaType.AVRO, SchemaType.JSON) else None
-
-
-def _avro_reader(written: Schema, schema: Schema | None, wanted: pa.DataType) -> _Part:
-    check_fits(stored_type(written), wanted)
-    names = [field.name for field in wanted] if pa.types.is_struct(wanted) else None
-    return lambda payloads: fitted(read_avro(written, payloads, names), wanted, schema)
-
-
-def _json_reader(written: Schema, schema: Schema | None, wanted: pa.DataType) -> _Part:
-    """Returns a reader of JSON, which names its own fields; of the writer's schema only the units count."""
-    stored = _restricted(stored_type(written), wanted)
+        check_fits(stored, wanted)
+        names = [field.name for field in wanted] if pa.types.is_struct(wanted) else None
+        return lambda payloads: fitted(read_avro(writer, payloads, names), wanted, definition)
+    # JSON names its own fields; of the writer's schema only the units count. Unwanted fields at the top are not parsed.
+    if pa.types.is_struct(stored) and pa.types.is_struct(wanted):
+        stored = pa.struct([field for field in stored if wanted.get_field_index(field.name) >= 0])
     check_fits(stored, wanted)
-    return lambda payloads: fitted(read_json(payloads, stored), wanted, schema)
-
-
-def _restricted(stored: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """Returns the type without unwanted fields at the top: they are not parsed."""
-    if not pa.types.is_struct(stored) or not pa.types.is_struct(wanted):
-        return stored
-    return pa.struct([field for field in stored if wanted.get_field_index(field.name) >= 0])
-
-
-def is_separated(schema: SchemaData) -> bool:
-    return schema.properties.get(_ENCODING, "INLINE").upper() == "SEPARATED"
+    return lambda payloads: fitted(read_json(payloads, stored), wanted, definition)
 
 
 def split_inline(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
@@ -276,23 +256,16 @@ def split_inline(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArr
         begin = start + _LENGTH_BYTES
         start = begin + np.maximum(lengths, 0)
         found = slices(buffer, begin, start, lengths < 0)
-        parts.append(found if len(rows) == len(payloads) else _spread(found, present))
+        parts.append(spread(found, present))
     return parts[0], parts[1]
 
 
-def _lengths(data: np.ndarray[tuple[int], np.dtype[np.uint8]], start: Ints, stop: Ints, rows: Ints) -> Ints:
+def _lengths(data: Bytes, start: Ints, stop: Ints, rows: Ints) -> Ints:
     lengths = fixed(data, start, _LENGTH).astype(np.int64) if len(start) else np.zeros(0, np.int64)
     wrong = (start + _LENGTH_BYTES > stop) | (start + _LENGTH_BYTES + lengths > stop)
     if wrong.any():
         raise UnreadableValueError(int(rows[np.flatnonzero(wrong)[0]]), "it ends before its key and value do")
     return lengths
-
-
-def _spread(found: pa.BinaryArray, present: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.BinaryArray:
-    return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
-
-
-_NO_VERSION: Final = b""
 
 
 class TypedColumns:

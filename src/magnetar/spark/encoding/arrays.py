@@ -20,12 +20,8 @@ BinaryArray: TypeAlias = pa.Array
 
 def binary_array(offsets: npt.NDArray[Any], data: Any) -> BinaryArray:
     """Makes row i of `data[offsets[i]:offsets[i + 1]]`; nothing is copied but the offsets."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32, copy=False)), _buffer(data)]
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32, copy=False)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-
-
-def _buffer(data: Any) -> pa.Buffer:
-    return data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
 
 
 def fixed_width(rows: Bytes) -> BinaryArray:
@@ -82,7 +78,6 @@ def is_null(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def join(*parts: BinaryArray) -> BinaryArray:
-    """Joins row by row, one part after the other."""
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
 
 
@@ -103,7 +98,7 @@ _MORE = 0x80
 def varints(values: npt.NDArray[np.signedinteger | np.unsignedinteger], tag: bytes = b"") -> BinaryArray:
     """Encodes each value after the same `tag`. Negative ones take ten bytes, as in protobuf."""
     numbers = values.astype(np.uint64)
-    width = _width(int(numbers.max())) if len(numbers) else 1
+    width = max(1, -(-int(numbers.max()).bit_length() // _BITS)) if len(numbers) else 1
     first = len(tag)
     rows = np.empty((len(numbers), first + width), np.uint8)
     rows[:, :first] = np.frombuffer(tag, np.uint8)
@@ -121,7 +116,6 @@ def varints(values: npt.NDArray[np.signedinteger | np.unsignedinteger], tag: byt
 
 
 def zigzag(values: npt.NDArray[np.signedinteger], tag: bytes = b"") -> BinaryArray:
-    """Encodes Avro's int and long."""
     numbers = values.astype(np.int64)
     return varints((numbers << 1) ^ (numbers >> 63), tag)
 
@@ -136,12 +130,7 @@ def varint_lengths(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return lengths
 
 
-def _width(value: int) -> int:
-    return max(1, -(-value.bit_length() // _BITS))
-
-
 def _cut(rows: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int32]) -> BinaryArray:
-    """Returns the first `lengths` bytes of each row."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] == rows.size:  # All of one length.

@@ -61,9 +61,6 @@ _HEADER_BYTES: Final = 16 * 2**10  # Left free below the broker's limit: metadat
 ValuesOf = Callable[[pa.RecordBatch, Layout], BinaryArray]
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry as a producer sends it, and its properties for a sink."""
@@ -99,8 +96,6 @@ class Numbers(Protocol):
 
 
 class EntryBuilder:
-    """Collects the messages of one destination."""
-
     def __init__(self, topic: str, seal: Seal, schema_version: bytes, numbers: Numbers) -> None:
         self.topic = topic
         self.seal = seal
@@ -145,18 +140,16 @@ class EntryBuilder:
         metadata.num_messages_in_batch = rows
         if last != first:
             metadata.highest_sequence_id = last
-        if key is not None:
-            metadata.partition_key = key.text
-            if key.is_base64:
-                metadata.partition_key_b64_encoded = True
-        body = seal_pieces(self.seal, metadata, pieces, self.pending_bytes)
+        _set_key(metadata, key)
+        metadata.uncompressed_size = self.pending_bytes
+        if self.seal.compression != NONE:
+            pieces = [_compressed(self.seal, metadata, pieces[0] if len(pieces) == 1 else b"".join(pieces))]
+        body = seal_payload(metadata, pieces)
         self._pieces, self._rows, self.pending_bytes = [], 0, 0
         yield Entry(self.topic, body, rows, first, last)
 
 
 class TaskNumbers:
-    """One counter for all destinations of a task."""
-
     def __init__(self, epoch: int, partition: int) -> None:
         self._base = (epoch << _EPOCH_SHIFT) + ((partition & _PARTITION_MASK) << _PARTITION_SHIFT)
         self._entries = 0
@@ -169,8 +162,6 @@ class TaskNumbers:
 
 
 class RowNumbers:
-    """One counter for each destination."""
-
     def __init__(self, epoch: int) -> None:
         self._next = epoch << _EPOCH_SHIFT
 
@@ -187,13 +178,16 @@ def start_metadata(seal: Seal, schema_version: bytes, sequence_id: int) -> Messa
     return metadata
 
 
-def seal_pieces(seal: Seal, metadata: MessageMetadata, pieces: list[_ViewOrBytes], size: int) -> bytes:
-    """Returns the entry of a payload in pieces; compressed as the seal says."""
-    metadata.uncompressed_size = size
-    if seal.compression != NONE:
-        metadata.compression = seal.compression  # type: ignore[assignment]  # A number of the enum.
-        pieces = [compress(seal.compression, pieces[0] if len(pieces) == 1 else b"".join(pieces))]
-    return seal_payload(metadata, pieces)
+def _set_key(metadata: MessageMetadata, key: MessageKey | None) -> None:
+    if key is not None:
+        metadata.partition_key = key.text
+        if key.is_base64:
+            metadata.partition_key_b64_encoded = True
+
+
+def _compressed(seal: Seal, metadata: MessageMetadata, payload: _ViewOrBytes) -> bytes:
+    metadata.compression = seal.compression  # type: ignore[assignment]  # A number of the enum.
+    return compress(seal.compression, payload)
 
 
 def seal_payload(metadata: MessageMetadata, pieces: list[_ViewOrBytes]) -> bytes:
@@ -209,7 +203,6 @@ def seal_payload(metadata: MessageMetadata, pieces: list[_ViewOrBytes]) -> bytes
 def chunk_entries(
     topic: str, seal: Seal, schema_version: bytes, numbers: Numbers, messages: Messages, row: int
 ) -> Iterator[Entry]:
-    """Yields the entries of one row."""
     metadata = _describe(start_metadata(seal, schema_version, 0), messages, row)
     payload = _payload(messages.values[row], seal, metadata)
     room = seal.message_bytes_max - metadata.ByteSize() - len(seal.producer_name) - _CHUNK_FIELDS_BYTES
@@ -219,48 +212,33 @@ def chunk_entries(
     for chunk in range(count):
         metadata.sequence_id, _ = numbers.take(1)
         if count > 1:
-            _mark_chunk(metadata, chunk, count, len(payload))
+            metadata.uuid = metadata.uuid or f"{metadata.producer_name}-{metadata.sequence_id}"
+            metadata.chunk_id = chunk
+            metadata.num_chunks_from_msg = count
+            metadata.total_chunk_msg_size = len(payload)
         piece = payload[chunk * room : (chunk + 1) * room]
         rows = 1 if chunk == count - 1 else 0
         yield Entry(topic, seal_payload(metadata, [piece]), rows, metadata.sequence_id, metadata.sequence_id)
-
-
-def _mark_chunk(metadata: MessageMetadata, chunk: int, count: int, total: int) -> None:
-    if not chunk:
-        metadata.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
-    metadata.chunk_id = chunk
-    metadata.num_chunks_from_msg = count
-    metadata.total_chunk_msg_size = total
 
 
 def _payload(value: pa.Scalar, seal: Seal, metadata: MessageMetadata) -> memoryview:
     buffer = value.as_buffer()
     payload = memoryview(b"" if buffer is None else buffer)
     metadata.uncompressed_size = len(payload)
-    if seal.compression == NONE:
-        return payload
-    metadata.compression = seal.compression  # type: ignore[assignment]  # A number of the enum.
-    return memoryview(compress(seal.compression, payload))
+    return payload if seal.compression == NONE else memoryview(_compressed(seal, metadata, payload))
 
 
 def _describe(metadata: MessageMetadata, messages: Messages, row: int) -> MessageMetadata:
     if messages.properties is not None:
         pairs = properties_of_row(messages.properties, row)
         metadata.properties.extend(KeyValue(key=key, value=value) for key, value in pairs.items())
-    key = messages.key_of(row)
-    if key is not None:
-        metadata.partition_key = key.text
-        if key.is_base64:
-            metadata.partition_key_b64_encoded = True
+    _set_key(metadata, messages.key_of(row))
     event_ms = None if messages.event_ms is None else messages.event_ms[row].as_py()
     if event_ms:
         metadata.event_time = event_ms
     if not messages.values[row].is_valid:
         metadata.null_value = True
     return metadata
-
-
-# --- all rows of a task -----------------------------------------------------------------------------------------------
 
 
 class EntryEncoder:
@@ -278,7 +256,6 @@ class EntryEncoder:
         self._alone_bytes_max = seal.message_bytes_max - min(_HEADER_BYTES, seal.message_bytes_max // 4)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Entry]:
-        """Yields full entries."""
         if not batch.num_rows:
             return
         layout = self._layout
@@ -302,7 +279,9 @@ class EntryEncoder:
 
     def _encode_slice(self, messages: Messages, to: Ints, groups: Ints) -> Iterator[Entry]:
         if messages.sizes[0] > self._alone_bytes_max:  # Such a message is the only one.
-            yield from self._encode_large(messages, int(to[0]))
+            builder = self._builder(int(to[0]))
+            yield from builder.flush()
+            yield from chunk_entries(builder.topic, self._seal, builder.schema_version, builder.numbers, messages, 0)
             return
         encoded = encode_messages(messages)
         for start, end in _runs(groups):
@@ -311,16 +290,11 @@ class EntryEncoder:
             if self._seal.is_by_key:
                 yield from builder.flush()
 
-    def _encode_large(self, messages: Messages, destination: int) -> Iterator[Entry]:
-        builder = self._builder(destination)
-        yield from builder.flush()
-        yield from chunk_entries(builder.topic, self._seal, builder.schema_version, builder.numbers, messages, 0)
-
     def _builder(self, destination: int) -> EntryBuilder:
         found = self._builders.get(destination)
         if found is None:
             topic = self._router.destinations[destination]
-            version = self._router.target_of(destination).schema_version
+            version = self._router.targets[destination].schema_version
             found = self._builders[destination] = EntryBuilder(topic, self._seal, version, self._numbers())
         return found
 
@@ -333,7 +307,6 @@ def _by_key(to: Ints, keys: Keys) -> Ints:
 
 
 def _runs(values: Ints) -> Iterator[tuple[int, int]]:
-    """Yields runs of equal values."""
     cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = [0, *cuts.tolist(), len(values)]
     yield from pairwise(edges)

@@ -28,11 +28,7 @@ from magnetar.spark.encoding.arrays import as_binary
 from magnetar.spark.encoding.messages import Messages, read_keys
 
 PARTS = ("key", "topic", "partition", "event_time", "properties", "headers")
-
-
 READ_ONLY = ("message_id", "index", "publish_time", "producer", "sequence_id", "redelivery_count")
-
-
 _TYPED_PREFIX = "__"
 
 
@@ -62,7 +58,8 @@ class Layout:
 
 def plan_layout(schema: pa.Schema, *, is_typed: bool) -> Layout:
     """Plans the layout; raises `ConfigError` for columns that cannot be written."""
-    prefix = _TYPED_PREFIX if is_typed and _has_prefixed_parts(schema) else ""
+    has_prefixed = any(_TYPED_PREFIX + name in schema.names for name in (*PARTS, *READ_ONLY))
+    prefix = _TYPED_PREFIX if is_typed and has_prefixed else ""
     found = {part: prefix + part for part in PARTS if prefix + part in schema.names}
     if "properties" in found and "headers" in found:
         raise ConfigError("the rows have both columns, properties and headers: they mean the same, so drop one of them")
@@ -72,18 +69,17 @@ def plan_layout(schema: pa.Schema, *, is_typed: bool) -> Layout:
         _require(schema.field(name), part)
     ignored = {prefix + name for name in READ_ONLY}
     rest = [each for each in schema if each.name not in found.values() and each.name not in ignored]
-    if is_typed:
-        return Layout(fields=_value_fields(rest), **found)
-    return Layout(value=_value_column(rest, schema.names), **found)
+    if not is_typed:
+        return Layout(value=_value_column(rest, schema.names), **found)
+    if not rest:
+        raise ConfigError(
+            "no column is left for the value: with a schema, columns other than those of the message are it"
+        )
+    return Layout(fields=pa.schema(rest), **found)
 
 
 def read_values(batch: pa.RecordBatch, layout: Layout) -> pa.Array:
-    """Returns the values of plain rows."""
     return as_binary(batch.column(layout.value))
-
-
-def _has_prefixed_parts(schema: pa.Schema) -> bool:
-    return any(_TYPED_PREFIX + name in schema.names for name in (*PARTS, *READ_ONLY))
 
 
 def _value_column(rest: list[pa.Field], given: list[str]) -> str:
@@ -104,27 +100,12 @@ def _value_column(rest: list[pa.Field], given: list[str]) -> str:
     return "value"
 
 
-def _value_fields(rest: list[pa.Field]) -> pa.Schema:
-    if not rest:
-        raise ConfigError(
-            "no column is left for the value: with a schema, columns other than those of the message are it"
-        )
-    return pa.schema(rest)
-
-
-# --- types ------------------------------------------------------------------------------------------------------------
-
-
 def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_bytes_or_text(kind: pa.DataType) -> bool:
     return bool(_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind))
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(types.is_timestamp(kind) or types.is_int64(kind))
 
 
 def _are_pairs(kind: pa.DataType) -> bool:
@@ -142,7 +123,10 @@ _RULES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "key": (_is_bytes_or_text, "binary or string"),
     "topic": (_is_text, "string"),
     "partition": (types.is_integer, "int"),
-    "event_time": (_is_time, "timestamp, or bigint with milliseconds"),
+    "event_time": (
+        lambda kind: types.is_timestamp(kind) or types.is_int64(kind),
+        "timestamp, or bigint with milliseconds",
+    ),
     "properties": (_are_pairs, "map<string,string> or array<struct<key:string,value:string>>"),
 }
 
@@ -151,9 +135,6 @@ def _require(column: pa.Field, part: str) -> None:
     is_right, wanted = _RULES[part]
     if not is_right(column.type):
         raise ConfigError(f"column {column.name} has type {column.type}, not {wanted}: cast it in the query")
-
-
-# --- event times ------------------------------------------------------------------------------------------------------
 
 
 def event_milliseconds(column: pa.Array, time_zone: str) -> pa.Array:

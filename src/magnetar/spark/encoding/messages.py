@@ -1,6 +1,6 @@
 """Columns of messages: their keys and properties as Pulsar carries them, and their bytes inside a batch.
 
-Format:    (metadata_size u32 | SingleMessageMetadata | payload) … (wire/pulsar/batch.py). The metadata's fields are
+Format:    (metadata_size u32 | SingleMessageMetadata | payload) … (wire/pulsar/entry.py). The metadata's fields are
            made column by column and joined row by row, in the order in which protobuf writes them.
            A null value is a tombstone (null_value); a null key is no key; a null event time is no field.
            A key is carried as text. Bytes that are UTF-8 are that text; other bytes are base64, with a flag, as the
@@ -14,6 +14,7 @@ Invariant: a key's partition is Java's hash of the text without its sign, modulo
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,29 +47,14 @@ from magnetar.spark.encoding.arrays import (
 _FACTOR = np.uint32(31)
 _CONTINUES = 0x80  # UTF-8: 10xxxxxx
 _TWO_UNITS = 0xF0  # A first byte from here on begins a character of two units in UTF-16.
-
-
 _PAIR_TAG = b"\x0a"  # For SingleMessageMetadata; KeyValue has the same for its key.
-
-
 _PROPERTY_KEY_TAG = b"\x0a"
-
-
 _VALUE_TAG = b"\x12"
-
-
 _KEY_TAG = b"\x12"
-
-
 _SIZE_TAG = b"\x18"
-
-
 _EVENT_TAG = b"\x28"
-
-
+_BASE64_FIELD = b"\x30\x01"
 _NULL_VALUE_FIELD = b"\x48\x01"
-
-
 _OVERHEAD_BYTES = 40  # More than size, tags and varints of a message take; the other bytes are counted.
 
 
@@ -80,9 +66,9 @@ class Keys:
     is_base64: npt.NDArray[np.bool_] | None = None
     """None: no row is."""
 
-    def take(self, rows: Ints) -> Keys:
-        flags = None if self.is_base64 is None else self.is_base64[rows]
-        return Keys(self.text.take(pa.array(rows)), flags)
+    def take(self, rows: pa.Array) -> Keys:
+        flags = None if self.is_base64 is None else self.is_base64[rows.to_numpy()]
+        return Keys(self.text.take(rows), flags)
 
     def slice(self, start: int, count: int) -> Keys:
         flags = None if self.is_base64 is None else self.is_base64[start : start + count]
@@ -91,8 +77,6 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class MessageKey:
-    """The key of one message, as it is carried."""
-
     text: str
     is_base64: bool
 
@@ -114,20 +98,14 @@ class Messages:
 
     def take(self, rows: Ints) -> Messages:
         chosen = pa.array(rows)
-        return Messages(
-            self.values.take(chosen),
-            None if self.keys is None else self.keys.take(rows),
-            None if self.event_ms is None else self.event_ms.take(chosen),
-            None if self.properties is None else self.properties.take(chosen),
-        )
+        return self._picked(lambda part: part.take(chosen))
 
     def slice(self, start: int, count: int) -> Messages:
-        return Messages(
-            self.values.slice(start, count),
-            None if self.keys is None else self.keys.slice(start, count),
-            None if self.event_ms is None else self.event_ms.slice(start, count),
-            None if self.properties is None else self.properties.slice(start, count),
-        )
+        return self._picked(lambda part: part.slice(start, count))
+
+    def _picked(self, pick: Callable[[Any], Any]) -> Messages:
+        parts = (self.values, self.keys, self.event_ms, self.properties)
+        return Messages(*(None if part is None else pick(part) for part in parts))
 
     def key_of(self, row: int) -> MessageKey | None:
         if self.keys is None:
@@ -159,9 +137,6 @@ class EncodedMessages:
     data: memoryview
     offsets: Ints
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
 
 def encode_messages(messages: Messages) -> EncodedMessages:
     payloads = without_nulls(messages.values)
@@ -169,12 +144,8 @@ def encode_messages(messages: Messages) -> EncodedMessages:
     if messages.encoded_properties is not None:
         parts.insert(0, messages.encoded_properties)
     sizes = np.sum([lengths_of(part) for part in parts], axis=0)
-    joined = join(_sizes(sizes), *parts, payloads)
+    joined = join(fixed_width(sizes.astype(">u4").view(np.uint8).reshape(-1, 4)), *parts, payloads)
     return EncodedMessages(data_of(joined), offsets_of(joined))
-
-
-def _sizes(sizes: Ints) -> BinaryArray:
-    return fixed_width(sizes.astype(">u4").view(np.uint8).reshape(-1, 4))
 
 
 def _key_parts(messages: Messages) -> list[BinaryArray]:
@@ -252,16 +223,12 @@ def _hash(units: npt.NDArray[np.uint32], lengths: Ints) -> Ints:
         return hashes.astype(np.int64)
     ends = np.cumsum(lengths)
     following = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
-    weighted = units * _powers(int(lengths.max()))[following]
+    powers = np.full(int(lengths.max()), _FACTOR, np.uint32)
+    powers[0] = 1
+    weighted = units * np.multiply.accumulate(powers)[following]
     filled = lengths > 0
     hashes[filled] = np.add.reduceat(weighted, (ends - lengths)[filled])
     return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64)
-
-
-def _powers(count: int) -> npt.NDArray[np.uint32]:
-    powers = np.full(count, _FACTOR, np.uint32)
-    powers[0] = 1
-    return np.multiply.accumulate(powers)
 
 
 def encode_properties(column: pa.Array) -> BinaryArray:
@@ -311,6 +278,3 @@ def _encode_pairs(keys: BinaryArray, values: BinaryArray) -> BinaryArray:
         varints(value_lengths, _VALUE_TAG),
         values,
     )
-
-
-_BASE64_FIELD = b"\x30\x01"

@@ -24,8 +24,6 @@ from magnetar.spark.encoding.messages import Messages, java_hashes
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic that is written to."""
-
     topic: str
     """In full."""
     partitions: int = 0
@@ -63,12 +61,9 @@ class Router:
         """By the topic as it is written."""
         self._numbers: list[int] = []
         """The destinations of every choice, one choice after the other."""
-        self._targets: list[Target] = []
-        """Of every destination."""
         self.destinations: list[str] = []
-
-    def target_of(self, destination: int) -> Target:
-        return self._targets[destination]
+        self.targets: list[Target] = []
+        """The topic of every destination."""
 
     def route(self, messages: Messages, topics: pa.Array | None, partitions: pa.Array | None) -> Ints:
         """Returns an index into `destinations` for every row."""
@@ -108,7 +103,7 @@ class Router:
         if destination in self.destinations:
             return self.destinations.index(destination)
         self.destinations.append(destination)
-        self._targets.append(target)
+        self.targets.append(target)
         return len(self.destinations) - 1
 
     def _choose(self, messages: Messages, counts: Ints) -> Ints:

@@ -68,9 +68,6 @@ _CONTROL = [chr(code) for code in range(0x20)]
 _NO_NUMBERS = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
-# --- the schema -------------------------------------------------------------------------------------------------------
-
-
 def record_definition(fields: pa.Schema) -> str:
     """Returns the Avro definition as JSON. Raises ConfigError for a name or a type without one."""
     return json.dumps(_record(list(fields), ROOT_NAME), separators=(",", ":"))
@@ -143,7 +140,7 @@ def _avro_body(column: pa.Array, kind: pa.DataType) -> BinaryArray:
     if types.is_boolean(kind):
         return fixed_width(_numbers(column.cast(pa.uint8()), "u1").view(np.uint8).reshape(-1, 1))
     if types.is_integer(kind) or types.is_date32(kind) or types.is_timestamp(kind):
-        return zigzag(_integers(column, kind))
+        return zigzag(_numbers(_without_time(column, kind), "i8"))
     if types.is_floating(kind):
         width = kind.bit_width // 8
         return fixed_width(_numbers(column, f"<f{width}").view(np.uint8).reshape(-1, width))
@@ -161,16 +158,15 @@ def _avro_body(column: pa.Array, kind: pa.DataType) -> BinaryArray:
     return _text(column)
 
 
-def _numbers(column: pa.Array, kind: str) -> npt.NDArray[np.generic]:
-    return np.ascontiguousarray(column.fill_null(0).to_numpy(zero_copy_only=False).astype(kind))
+def _numbers(column: pa.Array, kind: str) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(column.fill_null(0).to_numpy(zero_copy_only=False).astype(kind, copy=False))
 
 
-def _integers(column: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
+def _without_time(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns dates as days, times as microseconds."""
     if types.is_date32(kind):
-        column = column.cast(pa.int32())
-    elif types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-    return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+        return column.cast(pa.int32())
+    return column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()) if types.is_timestamp(kind) else column
 
 
 def _text(column: pa.Array) -> BinaryArray:
@@ -237,11 +233,7 @@ def _json_body(column: pa.Array) -> BinaryArray:
 
 
 def _number(column: pa.Array, kind: pa.DataType) -> BinaryArray:
-    if types.is_date32(kind):
-        column = column.cast(pa.int32())
-    elif types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-    text = column.cast(pa.string())
+    text = _without_time(column, kind).cast(pa.string())
     if types.is_floating(kind) and not pc.all(pc.is_finite(column).fill_null(True)).as_py():
         texts = [None if each is None else _NO_NUMBERS.get(each, each) for each in text.to_pylist()]
         text = pa.array(texts, pa.string())

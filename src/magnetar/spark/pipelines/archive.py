@@ -31,10 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.client.topics import full_name
 from magnetar.errors import ArgumentError
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.pipelines.failures import is_slow_start, translated
-from magnetar.spark.pipelines.files import Files, files_read, plain_path
-from magnetar.spark.pipelines.progress import SILENT, Reporter, follow
-from magnetar.spark.pipelines.topic_frames import require_topic, source_options
+from magnetar.spark.pipelines.endpoints import Files, files_read, plain_path, require_topic, source_options
+from magnetar.spark.pipelines.jobs import SILENT, Reporter, follow, is_slow_start, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,8 +84,6 @@ class ArchiveHome:
                 f"{self._log} is missing, so it is not known which files belong to this archive: create another archive"
             )
 
-    # --- one at a time ------------------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Raises ArgumentError while another process works on it. A lock of a killed process of this machine is
@@ -106,8 +102,6 @@ class ArchiveHome:
         finally:
             self._files.delete(self._lock)
 
-    # --- files that count ---------------------------------------------------------------------------------------------
-
     def tidy(self) -> int:
         """Deletes the leftovers of a killed run; returns their number."""
         if not self._files.exists(self._log):
@@ -119,7 +113,6 @@ class ArchiveHome:
         return len(left)
 
     def files(self) -> list[str]:
-        """Returns the files that count."""
         return files_read(self._spark.read.schema("value binary").parquet(self.path))
 
     def _data_files(self) -> list[str]:

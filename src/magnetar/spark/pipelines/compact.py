@@ -13,18 +13,17 @@ Limits:    a topic in place is compacted by the broker, without Spark: `magnetar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from magnetar.client.topics import full_name
 from magnetar.errors import ArgumentError
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.pipelines.failures import translated
-from magnetar.spark.pipelines.progress import SILENT, Reporter, tasks_shown
-from magnetar.spark.pipelines.topic_frames import read_topic, require_topic, write_topic
+from magnetar.spark.pipelines.endpoints import read_topic, require_topic, write_topic
+from magnetar.spark.pipelines.jobs import SILENT, Reporter, tasks_shown, translated
 from magnetar.spark.writing.writers import is_job_done
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +83,6 @@ def run(spark: SparkSession, options: CompactOptions, reporter: Reporter = SILEN
 
 def last_of_each_key(messages: DataFrame, *, keep_unkeyed: bool = False) -> DataFrame:
     """Returns rows with the same columns."""
-    from pyspark.sql import functions as f
-
     keyed = messages.where(f.col("key").isNotNull()).withColumn("message", f.struct(*messages.columns))
     of_partition = keyed.groupBy("key", "partition").agg(f.max_by("message", "index").alias("message"))
     when = f.struct("message.publish_time", "message.partition")

@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from magnetar.client.topics import full_name
 from magnetar.config.load import nearest
 from magnetar.errors import ArgumentError
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.pipelines.failures import translated
-from magnetar.spark.pipelines.files import Files, files_read, plain_path
-from magnetar.spark.pipelines.progress import SILENT, Reporter, tasks_shown
-from magnetar.spark.pipelines.topic_frames import write_topic
+from magnetar.spark.pipelines.endpoints import Files, files_read, plain_path, write_topic
+from magnetar.spark.pipelines.jobs import SILENT, Reporter, tasks_shown, translated
 from magnetar.spark.writing.writers import is_job_done
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _PARTS: Final = ("event_time", "properties", "headers")
 
@@ -75,8 +73,6 @@ def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter = SILENT
 
 def messages_of(rows: DataFrame, options: ReplayOptions) -> DataFrame:
     """Returns the columns of messages, in their order. Raises ArgumentError if a named column is missing."""
-    from pyspark.sql import functions as f
-
     chosen = {"value": _column(rows, options.value_column, "value")}
     if options.key_column or "key" in rows.columns:
         chosen["key"] = _column(rows, options.key_column or "key", "key")
@@ -98,7 +94,6 @@ def _column(rows: DataFrame, name: str, part: str) -> str:
 
 
 def _fingerprint(spark: SparkSession, rows: DataFrame, options: ReplayOptions) -> str:
-    """Returns a digest of the input and the target."""
     files = Files(spark)
     paths = files_read(rows)
     folders = sorted({path.rsplit("/", 1)[0] for path in paths})

@@ -2,6 +2,6 @@
 
 Only readers.py imports pyspark.
 
-Read next: options.py, resolve_offsets.py (a batch query), following.py (a streaming query), ranges.py, fetching.py,
-           rows.py, gaps.py, docs/spark.md
+Read next: options.py, ranges.py (a batch query), following.py (a streaming query), stream_offsets.py (gaps),
+           fetching.py, docs/spark.md
 """

@@ -12,7 +12,7 @@ Invariant: both ways give the same rows. The broker leaves markers out and, unle
            entries come in runs without a gap, and each run gets the index of its first message, counted from the
            range's.
 Limits:    a batch of a stream may end between two chunks of a message. The batch with the last chunk looks back for the
-           first ones (spark/decoding/chunks.py), so the stream's subscription has to keep them. They are looked for in
+           first ones (spark/decoding/inputs.py), so the stream's subscription has to keep them. They are looked for in
            the last `WINDOW_ENTRIES` before the end of a batch. A message whose last stored chunk lies further back, as
            of a producer that died in the middle of it, no longer holds the subscription.
 """
@@ -26,11 +26,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.client import PulsarClient
 from magnetar.client.consuming.raw_reader import RawEntry, RawReader
-from magnetar.client.message import MessageId
+from magnetar.client.values import MessageId
 from magnetar.errors import (
     BookieUnavailableError,
     BrokerTimeoutError,
@@ -46,22 +46,17 @@ from magnetar.errors import (
     TopicNotFoundError,
 )
 from magnetar.runtime.system import SystemEntropy
-from magnetar.spark.decoding.chunks import is_chunk
-from magnetar.spark.decoding.inputs import EntryRun
-from magnetar.spark.reading.gaps import deleted, tolerate
+from magnetar.spark.cluster import Cluster, Segments
+from magnetar.spark.decoding.inputs import EntryRun, is_chunk
 from magnetar.spark.reading.options import ReadOptions, ReadVia
-from magnetar.spark.reading.ranges import Range
-from magnetar.spark.reading.resolve_offsets import spot_of
-from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
+from magnetar.spark.reading.ranges import Range, spot_of
+from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot, deleted, tolerate
 from magnetar.spark.reading.topics import TopicPart
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.pulsar.entry import BROKER_ENTRY_MAGIC, messages_in, parse_entry
-
-if TYPE_CHECKING:
-    from magnetar.spark.cluster import Cluster, Segments
-    from magnetar.wire.pulsar.frames import Buffer
-    from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
+from magnetar.wire.pulsar.frames import Buffer
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +102,12 @@ async def _take(reader: RawReader, counter: _Counter) -> Sequence[RawEntry]:
         try:
             return await reader.take(_QUIET_S)
         except EndOfTopicError:
-            counter.end()
+            counter.is_done = True
             return ()
         except TimeoutError:
             marked = await reader.marked()
             if marked is not None and Position(*marked[:2]) >= counter.last:
-                counter.end()
+                counter.is_done = True
                 return ()
         await asyncio.sleep(0)
     raise BrokerTimeoutError(
@@ -131,9 +126,6 @@ class _Counter:
         self._next_id = wanted.first
         self._next_index = first_index
 
-    def end(self) -> None:
-        self.is_done = True
-
     def runs(self, entries: Sequence[RawEntry]) -> list[EntryRun]:
         wanted = [entry for entry in entries if entry[:2] <= self.last]
         self.is_done = self.is_done or len(wanted) < len(entries) or (bool(wanted) and wanted[-1][:2] == self.last)
@@ -145,20 +137,19 @@ class _Counter:
         first_index = self._next_index + first.entry_id - self._next_id  # A marker counts as one message.
         self._next_id = entries[-1].entry_id + 1
         self._next_index = first_index + sum(entry.messages for entry in entries)
-        return EntryRun(
-            wanted.topic,
-            wanted.partition,
-            first.ledger_id,
-            first.entry_id,
-            [entry.data for entry in entries],
-            first_index,
-            wanted.skipped if first.entry_id == wanted.first else 0,
-            wanted.stop if entries[-1].entry_id == wanted.last else None,
-        )
+        return _run_of(wanted, first.entry_id, [entry.data for entry in entries], first_index)
+
+
+def _run_of(
+    wanted: Range, first: int, entries: Sequence[Buffer], first_index: int, *, is_verified: bool = False
+) -> EntryRun:
+    where = wanted.topic, wanted.partition, wanted.ledger.ledger_id, first
+    skipped = wanted.skipped if first == wanted.first else 0
+    stop = wanted.stop if first + len(entries) - 1 == wanted.last else None
+    return EntryRun(*where, entries, first_index, skipped, stop, is_verified)
 
 
 async def fetch(cluster: Cluster, ranges: Sequence[Range], options: ReadOptions) -> AsyncIterator[EntryRun]:
-    """Yields all entries of these ranges, in order."""
     fetcher = Fetcher(cluster, options)
     for wanted in ranges:
         async for run in fetcher.runs(wanted):
@@ -179,7 +170,7 @@ class Fetcher:
                 async with aclosing(self._road(rest)) as road:
                     async for run in road:
                         yield run
-                        rest, failures = _behind(rest, run), 0
+                        rest, failures = replace(rest, first=run.first_entry_id + len(run.entries), skipped=0), 0
                 return
             except (BookieUnavailableError, LedgerOffloadedError) as error:
                 self._turn_to_broker(rest, error)
@@ -198,18 +189,8 @@ class Fetcher:
             carries_index = bytes(entries[0][:2]) == _MAGIC
             if not carries_index and index is None:
                 index = await self._index_at(wanted, first)
-            last = first + len(entries) - 1
-            yield EntryRun(
-                wanted.topic,
-                wanted.partition,
-                ledger.ledger_id,
-                first,
-                entries,
-                index or 0,
-                wanted.skipped if first == wanted.first else 0,
-                wanted.stop if last == wanted.last else None,
-                is_verified=ledger.digest_type is not DigestType.DUMMY,
-            )
+            is_verified = ledger.digest_type is not DigestType.DUMMY
+            yield _run_of(wanted, first, entries, index or 0, is_verified=is_verified)
             if not carries_index and index is not None:
                 index += sum(messages_in(parse_entry(entry).metadata) for entry in entries)
 
@@ -232,8 +213,6 @@ class Fetcher:
                 "be numbered. magnetar pipeline scrub finds all such entries"
             )
         return spot.index
-
-    # --- trouble ------------------------------------------------------------------------------------------------------
 
     def _turn_to_broker(self, rest: Range, error: MagnetarError) -> None:
         ledger_id = rest.ledger.ledger_id
@@ -282,11 +261,6 @@ class Fetcher:
         )
 
 
-def _behind(rest: Range, run: EntryRun) -> Range:
-    """Returns the rest of the range, which may be empty."""
-    return replace(rest, first=run.first_entry_id + len(run.entries), skipped=0)
-
-
 # --- chunks of incomplete messages ------------------------------------------------------------------------------------
 
 
@@ -299,7 +273,7 @@ async def first_open_chunk(
     found = _Open()
     seen = 0
     async for position, entry in _backwards(source, options, part, end, segments):
-        if (seen >= WINDOW_ENTRIES and not found.is_searching) or seen >= _LOOK_BACK_ENTRIES_MAX:
+        if (seen >= WINDOW_ENTRIES and not found.headless) or seen >= _LOOK_BACK_ENTRIES_MAX:
             break
         found.see(position, _metadata(entry), is_near=seen < WINDOW_ENTRIES)
         seen += 1
@@ -312,13 +286,9 @@ class _Open:
     def __init__(self) -> None:
         self.firsts: dict[str, Position] = {}
         """Message → the first of its chunks that was seen."""
-        self._complete: set[str] = set()
-        self._headless: set[str] = set()
+        self.headless: set[str] = set()
         """Messages whose chunk 0 was not seen yet."""
-
-    @property
-    def is_searching(self) -> bool:
-        return bool(self._headless)
+        self._complete: set[str] = set()
 
     def see(self, position: Position, metadata: MessageMetadata | None, *, is_near: bool) -> None:
         if metadata is None or not is_chunk(metadata) or metadata.uuid in self._complete:
@@ -327,10 +297,10 @@ class _Open:
             if metadata.chunk_id == metadata.num_chunks_from_msg - 1 or not is_near:
                 self._complete.add(metadata.uuid)
                 return
-            self._headless.add(metadata.uuid)
+            self.headless.add(metadata.uuid)
         self.firsts[metadata.uuid] = position
         if metadata.chunk_id == 0:
-            self._headless.discard(metadata.uuid)
+            self.headless.discard(metadata.uuid)
 
 
 async def _backwards(

@@ -1,7 +1,7 @@
 """Follower: a streaming query on the driver: where it begins, how far a batch reaches, what its tasks read.
 
 Invariant: an offset names the next message of each topic partition. It never goes back: otherwise there is an error
-           (gaps.py), or, without failOnDataLoss, a gap that is logged.
+           (stream_offsets.py), or, without failOnDataLoss, a gap that is logged.
 Order:     places such as "latest" are looked up once for each query. Spark asks for the initial offset twice before the
            first batch is read, and again after a restart in it: the end of that batch carries its beginning, and Spark
            shows the last offset to a reader that begins anew, as a batch from it to itself. Partitions and topics that
@@ -23,27 +23,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from magnetar.errors import CheckpointMismatchError, DataLossError, MagnetarError, TopicNotFoundError
 from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.gather import gather_bounded
 from magnetar.runtime.system import SystemEntropy
-from magnetar.spark.cluster import AT_ONCE_MAX
+from magnetar.spark.cluster import AT_ONCE_MAX, Cluster, Tail
 from magnetar.spark.reading.fetching import first_open_chunk
-from magnetar.spark.reading.gaps import begin_at, deleted, earliest_of, require_reached, tolerate
 from magnetar.spark.reading.options import LATEST, ReadOptions
-from magnetar.spark.reading.ranges import Range, Split, ranges_between, stream_splits
-from magnetar.spark.reading.resolve_offsets import check_names, spot_of, start_spot
-from magnetar.spark.reading.stream_offsets import UNKNOWN, Offset, Spot, Spots
+from magnetar.spark.reading.ranges import Range, Split, check_names, ranges_between, spot_of, start_spot, stream_splits
+from magnetar.spark.reading.stream_offsets import (
+    UNKNOWN,
+    Offset,
+    Spot,
+    Spots,
+    begin_at,
+    deleted,
+    earliest_of,
+    require_reached,
+    tolerate,
+)
 from magnetar.spark.reading.topics import TopicAdmin, TopicPart, find_parts, is_meant
 from magnetar.topic.position import EARLIEST
-
-if TYPE_CHECKING:
-    from magnetar.spark.cluster import Cluster, Tail
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -99,9 +104,7 @@ class Heads:
         if poll is None or not poll.done():
             return poll is not None
         del self._polls[part]
-        with contextlib.suppress(
-            MagnetarError, asyncio.CancelledError
-        ):  # It is asked again, and raises the error then.
+        with contextlib.suppress(MagnetarError, asyncio.CancelledError):  # It is asked again, and raises it then.
             self.tails[part] = poll.result()
         return False
 
@@ -125,7 +128,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limits of a batch. None: without limit."""
+    """Limits of a batch, or of one partition's share in it. None: without limit."""
 
     messages: int | None = None
     size_bytes: int | None = None
@@ -135,15 +138,7 @@ class Limit:
         return self.messages is None and self.size_bytes is None
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The share of one partition. None: without limit."""
-
-    messages: int | None
-    size_bytes: int | None
-
-
-def shares(waiting: Mapping[str, int], limit: Limit) -> dict[str, Share]:
+def shares(waiting: Mapping[str, int], limit: Limit) -> dict[str, Limit]:
     """Divides by the number of messages that wait in each. A partition that is not named gets nothing this time."""
     messages: dict[str, int | None] = dict.fromkeys(waiting)
     if limit.messages is not None and sum(waiting.values()) > limit.messages:
@@ -151,7 +146,7 @@ def shares(waiting: Mapping[str, int], limit: Limit) -> dict[str, Share]:
     total = max(sum(waiting[part] for part in messages), 1)
     sizes = limit.size_bytes
     return {
-        part: Share(count, None if sizes is None else max(sizes * waiting[part] // total, 1))
+        part: Limit(count, None if sizes is None else max(sizes * waiting[part] // total, 1))
         for part, count in messages.items()
     }
 
@@ -189,8 +184,6 @@ class Follower:
         """The spots to which the subscription was moved: the end of a batch that is done."""
         self._kept: dict[str, int] = {}
         """Part → the ledger that its subscription is in."""
-
-    # --- offsets ------------------------------------------------------------------------------------------------------
 
     async def initial(self) -> Offset:
         """Returns the beginning of a new query; its subscription holds everything from there on."""
@@ -253,11 +246,8 @@ class Follower:
         self._target = await self._patiently(self._tails)
 
     async def known(self) -> Offset | None:
-        """Returns the ends of the topics, as last seen."""
         tails = self._known_tails()
         return Offset(tails) if tails else None
-
-    # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def plan(self, start: Offset, end: Offset) -> list[Split]:
         """Plans the entries between two offsets. The same offsets may come again after a restart."""
@@ -317,12 +307,11 @@ class Follower:
     async def aclose(self) -> None:
         self._heads.close()
 
-    # --- ends of topics -----------------------------------------------------------------------------------------------
-
     async def _ends(self, start: Spots) -> Spots:
         """Returns `start`, with the ends of parts that have new messages; for new parts, their beginning."""
         ends = await self._tails() if self._target is None else self._target
-        self._check_there(start, ends)
+        for part in sorted(start.keys() - ends.keys()):
+            self._tolerate(deleted(part, start[part]))
         new = sorted(ends.keys() - start.keys())
         firsts = await gather_bounded([partial(self._first_of, part, ends[part]) for part in new], AT_ONCE_MAX)
         moved = {part: end for part, end in ends.items() if part in start and _is_new(start[part], end)}
@@ -346,8 +335,6 @@ class Follower:
             self._parts = await find_parts(self._cluster, self._options.subject)
             self._looked_at = now
 
-    # --- limits -------------------------------------------------------------------------------------------------------
-
     async def _limited(self, start: Spots, ends: Spots, limit: Limit) -> Spots:
         """Limits the ends; parts that are new have nothing to read yet."""
         moved = {part: end for part, end in ends.items() if part in start and start[part] != end}
@@ -357,26 +344,17 @@ class Follower:
             limited[part] = await self._cut(part, start[part], moved[part], share)
         return limited
 
-    async def _cut(self, part: str, begin: Spot, end: Spot, share: Share) -> Spot:
-        if share.messages is None and share.size_bytes is None:
+    async def _cut(self, part: str, begin: Spot, end: Spot, share: Limit) -> Spot:
+        if share.is_none:
             return end
-        at = await self._cluster.cut(
-            part, begin.position, end.position, messages=share.messages, size_bytes=share.size_bytes
-        )
+        limits = {"messages": share.messages, "size_bytes": share.size_bytes}
+        at = await self._cluster.cut(part, begin.position, end.position, **limits)
         return end if at >= end.position else await spot_of(self._cluster, part, str(at))
-
-    # --- trouble ------------------------------------------------------------------------------------------------------
 
     def _tolerate(self, trouble: DataLossError | None) -> None:
         tolerate(trouble, fail_on_data_loss=self._options.fail_on_data_loss)
 
-    def _check_there(self, start: Spots, there: Container[str]) -> None:
-        for part in sorted(start):
-            if part not in there:
-                self._tolerate(deleted(part, start[part]))
-
     def _check_ours(self, spots: Spots) -> None:
-        """Refuses a checkpoint of another query."""
         subject = self._options.subject
         foreign = [part for part in sorted(spots) if not is_meant(part, subject)]
         if foreign:

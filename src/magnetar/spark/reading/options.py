@@ -11,7 +11,7 @@ Format:    startingOffsets and endingOffsets are earliest, latest, a message id 
            several beginnings the last counts, of several ends the first.
 Order:     places are texts for `GET …/place`, which the topic's broker resolves: its messages, its clock. publish_time
            is of the producer's clock: for a range of it a batch looks a little further, and drops rows
-           (resolve_offsets.py).
+           (ranges.py).
 Read next: docs/spark.md (what each option means)
 """
 
@@ -27,35 +27,16 @@ from typing import Any, Final
 from magnetar.client.topics import full_name, partition_name
 from magnetar.errors import ConfigError, InvalidCursorPositionError, InvalidNameError
 from magnetar.spark.cluster import ClusterOptions
-from magnetar.spark.options import check_options, choice, flag, json_names, number
+from magnetar.spark.options import choice, flag, json_names, known_options, number
 from magnetar.topic.seek_targets import AtMessage, AtTime, TimeAgo, parse_seek_target
 
-READ_OPTIONS: Final = (
-    "serviceUrl",
-    "adminUrl",
-    "topic",
-    "topics",
-    "topicsPattern",
-    "startingOffsets",
-    "endingOffsets",
-    "startingIndex",
-    "endingIndex",
-    "startingTime",
-    "endingTime",
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "subscription",
-    "valueSchema",
-    "encrypted",
-    "readVia",
-)
-_CANONICAL: Final = {name.lower(): name for name in READ_OPTIONS}
-_FROM_LOAD: Final = ("path", "paths")  # Spark's own names for the argument of `load("orders")`.
-_STREAM_ONLY: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
+_TOPICS: Final = ("topic", "topics", "topicsPattern")
+_BEGINNINGS: Final = ("startingOffsets", "startingIndex", "startingTime")
 _BATCH_ONLY: Final = ("endingOffsets", "endingIndex", "endingTime")
+_STREAM_ONLY: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
+_OTHERS: Final = ("minPartitions", "failOnDataLoss", "includeHeaders", "valueSchema", "encrypted", "readVia")
+READ_OPTIONS: Final = ("serviceUrl", "adminUrl", *_TOPICS, *_BEGINNINGS, *_BATCH_ONLY, *_STREAM_ONLY, *_OTHERS)
+_FROM_LOAD: Final = ("path", "paths")  # Spark's own names for the argument of `load("orders")`.
 _PARTITIONS_MAX: Final = 100_000
 _LONG_MAX: Final = 2**63 - 1
 EARLIEST: Final = "earliest"
@@ -65,15 +46,13 @@ _SHOWN_MAX: Final = 60
 
 
 class ReadVia(enum.Enum):
+    AUTO = "auto"
     BOOKIE = "bookie"
     BROKER = "broker"
-    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The topics to read: by name, or by a pattern."""
-
     names: tuple[str, ...] = ()
     pattern: str = ""
     """A regular expression for the name, after `namespace`; empty: `names` has the topics."""
@@ -152,26 +131,24 @@ class ReadOptions:
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parses the options; ConfigError names the error and the valid values."""
-    options = _known(given)
+    options = known_options(given, READ_OPTIONS, _FROM_LOAD)
     return ReadOptions(
-        cluster=_cluster(options),
+        cluster=ClusterOptions.of(options.get("serviceUrl"), options.get("adminUrl")),
         subject=_subject(options),
-        places=parse_place_options(options),
+        places=PlaceOptions(_bound(options, "starting"), _bound(options, "ending")),
         messages_per_trigger_max=number(options, "maxMessagesPerTrigger", 1, _LONG_MAX),
         bytes_per_trigger_max=number(options, "maxBytesPerTrigger", 1, _LONG_MAX),
         partitions_min=number(options, "minPartitions", 1, _PARTITIONS_MAX),
         fail_on_data_loss=flag(options, "failOnDataLoss", default=True),
         include_headers=flag(options, "includeHeaders", default=False),
         subscription=_subscription(options),
-        typed=choice(options, "valueSchema", ("raw", "topic"), "raw") == "topic",
-        encrypted_raw=choice(options, "encrypted", ("fail", "raw"), "fail") == "raw",
-        read_via=ReadVia(choice(options, "readVia", tuple(via.value for via in ReadVia), ReadVia.AUTO.value)),
+        typed=choice(options, "valueSchema", ("raw", "topic")) == "topic",
+        encrypted_raw=choice(options, "encrypted", ("fail", "raw")) == "raw",
+        read_via=ReadVia(choice(options, "readVia", [via.value for via in ReadVia])),
     )
 
 
 def require_batch(given: Mapping[str, str]) -> None:
-    """Refuses options that are for a stream only."""
     _refuse(given, _STREAM_ONLY, "is for spark.readStream: a batch reads everything between its two ends")
 
 
@@ -186,16 +163,6 @@ def _refuse(given: Mapping[str, str], names: tuple[str, ...], why: str) -> None:
             raise ConfigError(f"option {name} {why}")
 
 
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options by their canonical names."""
-    check_options((key for key in given if key.lower() not in _FROM_LOAD), READ_OPTIONS)
-    return {_CANONICAL.get(key.lower(), key.lower()): value for key, value in given.items()}
-
-
-def _cluster(options: Mapping[str, str]) -> ClusterOptions:
-    return ClusterOptions.of(options.get("serviceUrl"), options.get("adminUrl"))
-
-
 def _subscription(options: Mapping[str, str]) -> str:
     name = options.get("subscription", "")
     if "subscription" in options and not name.strip():
@@ -207,7 +174,7 @@ def _subscription(options: Mapping[str, str]) -> str:
 
 
 def _subject(options: Mapping[str, str]) -> Subject:
-    given = [name for name in ("topic", "topics", "topicsPattern", *_FROM_LOAD) if options.get(name, "").strip()]
+    given = [name for name in (*_TOPICS, *_FROM_LOAD) if options.get(name, "").strip()]
     if not given:
         raise ConfigError(
             'which topic? Give option topic (or topics, or topicsPattern), as in .option("topic", "orders"). A table '
@@ -264,10 +231,6 @@ def place_text(text: str) -> PlaceText:
     return PlaceText(text, (isinstance(place, AtMessage) or text.startswith("index:")) and not is_named)
 
 
-def parse_place_options(options: Mapping[str, str]) -> PlaceOptions:
-    return PlaceOptions(_bound(options, "starting"), _bound(options, "ending"))
-
-
 def _bound(options: Mapping[str, str], side: str) -> Bound:
     index = number(options, f"{side}Index", 0, _LONG_MAX)
     time = options.get(f"{side}Time")
@@ -303,9 +266,6 @@ def _time(option: str, text: str) -> str:
             "milliseconds since 1970"
         )
     return text
-
-
-# --- one for each topic -----------------------------------------------------------------------------------------------
 
 
 def _by_topic(option: str, text: str) -> dict[str, str]:

@@ -4,16 +4,21 @@ the options.
 Order:     the columns of a read are the raw ones, or those of the topic's schema; and of them, those of the user's
            schema. A batch query is planned once: a DataFrame is a snapshot of the topic.
 Threads:   one `StreamReader` on the driver lives as long as the query, in a process of its own: it has the `Follower`.
-           Tasks get another one, without its state.
-Read next: rows.py (tasks), resolve_offsets.py (plans of batches), following.py (plans of streams)
+           Tasks get another one, without its state. In a task, entries are fetched on the loop's thread while the
+           task's own decodes those before them. Spark may end a task without notice: open requests then belong to the
+           process, or time out.
+Read next: ranges.py (plans of batches), following.py (plans of streams), fetching.py
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -22,25 +27,23 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
-from magnetar.errors import ConfigError, TopicNotFoundError
+from magnetar.errors import ConfigError, EntryAbsentError, NoSuchLedgerError, TopicNotFoundError
 from magnetar.runtime.system import SystemEntropy
 from magnetar.schemas.data import SchemaData
 from magnetar.spark.cluster import open_cluster
 from magnetar.spark.decoding.columns import Columns, raw_columns, topic_columns
-from magnetar.spark.loop_thread import run
+from magnetar.spark.decoding.decoder import EntryDecoder
+from magnetar.spark.decoding.inputs import DecodeOptions, EntryRun, StoredEntry
+from magnetar.spark.loop_thread import iterate, run
+from magnetar.spark.reading.fetching import fetch
 from magnetar.spark.reading.following import PATIENCE_S, Follower, Limit
 from magnetar.spark.reading.options import ReadOptions, parse_read_options, require_batch, require_stream
-from magnetar.spark.reading.ranges import Split
-from magnetar.spark.reading.resolve_offsets import plan_batch, times_of
-from magnetar.spark.reading.rows import CALL_TIMEOUT_S, RowReader
+from magnetar.spark.reading.ranges import Range, Split, TimeRange, plan_batch, times_of
 from magnetar.spark.reading.stream_offsets import from_json, to_json
-from magnetar.spark.reading.topics import TopicAdmin, find_parts
-from magnetar.spark.worker_memory import freeze_imports
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
+from magnetar.spark.reading.topics import TopicAdmin, TopicPart, find_parts, topic_of
+from magnetar.spark.source import freeze_imports
 
 T = TypeVar("T")
 _STREAM_TIMEOUT_S: Final = 2 * PATIENCE_S + 60  # Above the follower's own patience, whose error names the cause.
@@ -60,9 +63,6 @@ def make_stream_reader(schema: StructType, options: Mapping[str, str]) -> Stream
     return StreamReader(parsed, _columns(schema, parsed))
 
 
-# --- columns ----------------------------------------------------------------------------------------------------------
-
-
 def _columns(schema: StructType, options: ReadOptions) -> Columns:
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -73,7 +73,7 @@ def all_columns(options: ReadOptions) -> Columns:
     """Asks the cluster only for typed ones. Raises TopicNotFoundError, SchemaMissingError."""
     if not options.typed:
         return raw_columns(include_headers=options.include_headers)
-    return _typed(run(_schemas(options), CALL_TIMEOUT_S)[0], options)
+    return topic_columns(run(_schemas(options), CALL_TIMEOUT_S)[0], include_headers=options.include_headers)
 
 
 def chosen_columns(options: ReadOptions, wanted: pa.Schema) -> Columns:
@@ -87,15 +87,11 @@ def chosen_columns(options: ReadOptions, wanted: pa.Schema) -> Columns:
     first_error: ConfigError | None = None
     for schema in run(_schemas(options), CALL_TIMEOUT_S):
         try:
-            return _typed(schema, options).select(wanted)
+            return topic_columns(schema, include_headers=options.include_headers).select(wanted)
         except ConfigError as error:
             first_error = first_error or error
     assert first_error is not None
     raise first_error
-
-
-def _typed(schema: SchemaData, options: ReadOptions) -> Columns:
-    return topic_columns(schema, include_headers=options.include_headers)
 
 
 async def _schemas(options: ReadOptions) -> list[SchemaData]:
@@ -204,6 +200,81 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cluster = await open_cluster(options.cluster)
             self._follower = Follower(cluster, TopicAdmin(cluster.http), options, _cores_here())
         return await work(self._follower)
+
+
+CALL_TIMEOUT_S: Final = 150.0  # Above the patience of brokers and bookies.
+_RUNS_AHEAD: Final = 4  # About a megabyte each.
+_ENTRIES_BACK: Final = 16  # Read at a time in the search for the beginning of a chunked message.
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """All that a task needs to know. Picklable."""
+
+    options: ReadOptions
+    columns: Columns
+    times: TimeRange = field(default_factory=TimeRange)
+
+    def rows(self, split: Split | None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows. None: a query that has nothing to read has one task anyway."""
+        if split is None:
+            return
+        decoder = EntryDecoder(self.columns, self._decode_options())
+        for each in iterate(self._fetch(split), _RUNS_AHEAD):
+            yield from decoder.feed(each)
+        yield from decoder.finish()
+
+    async def _fetch(self, split: Split) -> AsyncIterator[EntryRun]:
+        cluster = await open_cluster(self.options.cluster)
+        async for each in fetch(cluster, split.ranges, self.options):
+            yield each
+
+    def _decode_options(self) -> DecodeOptions:
+        return DecodeOptions(
+            encrypted="raw" if self.options.encrypted_raw else "refuse",
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            entries_before=self._entries_before,
+            writer_schema=self._writer_schema if self.columns.topic_schema is not None else None,
+            publish_ms_min=self.times.first_ms,
+            publish_ms_end=self.times.end_ms,
+        )
+
+    def _entries_before(self, topic: str, ledger_id: int, entry_id: int) -> Iterator[StoredEntry]:
+        """Yields the nearest first, up to the first entry that is left."""
+        for wanted in run(self._ranges_before(topic, ledger_id, entry_id), CALL_TIMEOUT_S):
+            while wanted.entries > 0:
+                first = max(wanted.last - _ENTRIES_BACK + 1, wanted.first)
+                yield from reversed(run(self._stored(replace(wanted, first=first)), CALL_TIMEOUT_S))
+                wanted = replace(wanted, last=first - 1)
+
+    async def _ranges_before(self, topic: str, ledger_id: int, entry_id: int) -> list[Range]:
+        cluster = await open_cluster(self.options.cluster)
+        try:
+            segments = await cluster.segments(topic)
+        except TopicNotFoundError:
+            return []
+        partition = TopicPart(topic).partition
+        return [
+            Range(topic, partition, ledger, 0, (entry_id if ledger.ledger_id == ledger_id else ledger.entries) - 1)
+            for ledger in reversed(segments.ledgers)
+            if ledger.ledger_id <= ledger_id
+        ]
+
+    async def _stored(self, wanted: Range) -> list[StoredEntry]:
+        cluster = await open_cluster(self.options.cluster)
+        found: list[StoredEntry] = []
+        with contextlib.suppress(EntryAbsentError, NoSuchLedgerError):
+            async for each in fetch(cluster, [wanted], self.options):
+                numbered = enumerate(each.entries, each.first_entry_id)
+                found += (StoredEntry(each.ledger_id, number, entry) for number, entry in numbered)
+        return found
+
+    def _writer_schema(self, topic: str, version: bytes) -> SchemaData:
+        return run(self._schema(topic, version), CALL_TIMEOUT_S)
+
+    async def _schema(self, topic: str, version: bytes) -> SchemaData:
+        cluster = await open_cluster(self.options.cluster)
+        return await TopicAdmin(cluster.http).schema(topic_of(topic), version)
 
 
 freeze_imports()

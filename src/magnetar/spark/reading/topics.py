@@ -11,22 +11,21 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from magnetar.client.http.client import succeeded
+from magnetar.client.http import HttpAnswer, HttpClient, succeeded
 from magnetar.client.topics import partition_name, partition_of
 from magnetar.errors import HttpRefusedError, InvalidSchemaError, SchemaMissingError, TopicNotFoundError
 from magnetar.schemas.data import SchemaData, SchemaType, version_from_bytes
+from magnetar.spark.cluster import Cluster
 from magnetar.spark.reading.options import Subject
 from magnetar.spark.reading.stream_offsets import Spot
 
-if TYPE_CHECKING:
-    from magnetar.client.http.client import HttpClient
-    from magnetar.spark.cluster import Cluster
-
-
 _NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_TIMEOUT_S: Final = 30.0
+_LENGTH = struct.Struct(">i")
 _DOMAIN: Final = "persistent://"
 _PARTITION: Final = re.compile(r"-partition-\d+$")
 
@@ -40,7 +39,6 @@ class TopicPart:
 
     @property
     def topic(self) -> str:
-        """The topic of the partition."""
         return topic_of(self.name)
 
     @property
@@ -88,18 +86,11 @@ def is_meant(part: str, subject: Subject) -> bool:
     return topic.startswith(prefix) and re.fullmatch(subject.pattern, topic.removeprefix(prefix)) is not None
 
 
-_CONFLICT: Final = 409
-_TIMEOUT_S: Final = 30.0
-_LENGTH = struct.Struct(">i")
-
-
 class TopicAdmin:
     """Requests about schemas and subscriptions. Lives on the loop's thread."""
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
-
-    # --- schemas ------------------------------------------------------------------------------------------------------
 
     async def schema(self, topic: str, version: bytes | None = None) -> SchemaData:
         """Returns the newest schema, or that version. Raises SchemaMissingError."""
@@ -116,42 +107,27 @@ class TopicAdmin:
         return schema_from_json(found)
 
     async def schemas(self, topic: str) -> list[SchemaData]:
-        """Returns all versions, the newest first."""
         path = f"/admin/v2/schemas/{quote(topic.removeprefix(_DOMAIN))}/schemas"
         found = await self._http.get_json(path, patience_s=_TIMEOUT_S)
         versions = sorted(found["getSchemaResponses"], key=lambda each: int(each["version"]), reverse=True)
         return [schema_from_json(each) for each in versions]
 
-    # --- subscriptions ------------------------------------------------------------------------------------------------
-
     async def place_subscription(self, part: str, name: str, spot: Spot) -> None:
         """Makes or moves the subscription, so that this message is the first that it has not acknowledged."""
-        body = json.dumps(_message_id(spot)).encode()
-        path = f"{topic_path(part)}/subscription/{quote(name, safe='')}"
-        answer = await self._http.request("PUT", path, body=body, timeout_s=_TIMEOUT_S)
+        answer = await self._request("PUT", part, quote(name, safe=""), spot)
         if answer.status != _CONFLICT and not spot.skipped:
             succeeded(answer)
             return
         await self.move_subscription(part, name, spot)
 
     async def move_subscription(self, part: str, name: str, spot: Spot) -> None:
-        path = f"{topic_path(part)}/subscription/{quote(name, safe='')}/resetcursor"
-        body = json.dumps(_message_id(spot)).encode()
-        succeeded(await self._http.request("POST", path, body=body, timeout_s=_TIMEOUT_S))
+        succeeded(await self._request("POST", part, f"{quote(name, safe='')}/resetcursor", spot))
 
-
-def topic_path(part: str) -> str:
-    return f"/admin/v2/persistent/{quote(part.removeprefix(_DOMAIN))}"
-
-
-def _message_id(spot: Spot) -> dict[str, Any]:
-    return {
-        "ledgerId": spot.ledger_id,
-        "entryId": spot.entry_id,
-        "partitionIndex": -1,
-        "batchIndex": spot.skipped if spot.skipped else -1,
-        "isExcluded": False,
-    }
+    async def _request(self, verb: str, part: str, what: str, spot: Spot) -> HttpAnswer:
+        message_id = {"ledgerId": spot.ledger_id, "entryId": spot.entry_id, "partitionIndex": -1, "isExcluded": False}
+        body = json.dumps(message_id | {"batchIndex": spot.skipped or -1}).encode()
+        path = f"/admin/v2/persistent/{quote(part.removeprefix(_DOMAIN))}/subscription/{what}"
+        return await self._http.request(verb, path, body=body, timeout_s=_TIMEOUT_S)
 
 
 def schema_from_json(found: Any) -> SchemaData:

@@ -19,15 +19,14 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from magnetar.client.topics import full_name
-from magnetar.config.load import nearest
 from magnetar.errors import ConfigError, InvalidNameError
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.encoding.layout import Layout, plan_layout
 from magnetar.spark.encoding.routing import Target
 from magnetar.spark.encoding.typed_values import record_definition
-from magnetar.spark.options import check_options
-from magnetar.staging.paths import OWNER_BYTES_MAX
+from magnetar.spark.options import choice, known_options, number
 from magnetar.staging.records import JobIdentity
+from magnetar.staging.register import OWNER_BYTES_MAX
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 
 WRITE_OPTIONS: Final = (
@@ -82,18 +81,17 @@ class WriteOptions:
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parses the options; ConfigError names the error and the valid values."""
-    check_options((key for key in given if key.lower() != _FROM_SAVE), WRITE_OPTIONS)
-    options = {key.lower(): value.strip() for key, value in given.items()}
+    known = known_options(given, WRITE_OPTIONS, [_FROM_SAVE])
+    options = {name: text for name, value in known.items() if (text := value.strip())}
     return WriteOptions(
-        cluster=ClusterOptions.of(options.get("serviceurl"), options.get("adminurl")),
+        cluster=ClusterOptions.of(options.get("serviceUrl"), options.get("adminUrl")),
         topic=_topic(options),
-        delivery=Delivery(_choice(options, "delivery", [each.value for each in Delivery])),
+        delivery=Delivery(choice(options, "delivery", [each.value for each in Delivery])),
         job_id=_job_id(options),
-        compression=_COMPRESSIONS[_choice(options, "compression", list(_COMPRESSIONS))],
-        schema=ValueSchema(_choice(options, "schema", [each.value for each in ValueSchema])),
-        entry_bytes=_entry_bytes(options),
-        is_by_key=_choice(options, "batchBuilder", list(_BATCH_BUILDERS)) == _BATCH_BUILDERS[1],
+        compression=_COMPRESSIONS[choice(options, "compression", list(_COMPRESSIONS))],
+        schema=ValueSchema(choice(options, "schema", [each.value for each in ValueSchema])),
+        entry_bytes=number(options, "batchingMaxBytes", _ENTRY_BYTES_MIN, _ENTRY_BYTES_MAX) or ENTRY_BYTES,
+        is_by_key=choice(options, "batchBuilder", _BATCH_BUILDERS) == _BATCH_BUILDERS[1],
     )
 
 
@@ -118,7 +116,6 @@ def _topic(options: Mapping[str, str]) -> str:
 
 
 def full_topic(name: str) -> str:
-    """Returns the whole name of a persistent topic."""
     try:
         full = full_name(name)
     except InvalidNameError as error:
@@ -128,18 +125,8 @@ def full_topic(name: str) -> str:
     return full
 
 
-def _choice(options: Mapping[str, str], name: str, known: list[str]) -> str:
-    """Returns the choice; the first is the default."""
-    value = options.get(name.lower(), "").lower() or known[0]
-    if value not in known:
-        raise ConfigError(
-            f"option {name} is {value!r}: did you mean {nearest(value, known)!r}? Known are {', '.join(known)}"
-        )
-    return value
-
-
 def _job_id(options: Mapping[str, str]) -> str:
-    job_id = options.get("jobid", "")
+    job_id = options.get("jobId", "")
     if len(job_id) > _JOB_ID_CHARACTERS_MAX:
         raise ConfigError(f"option jobId has {len(job_id)} characters: at most {_JOB_ID_CHARACTERS_MAX} are allowed")
     if (encoded := len(quote(job_id, safe=""))) > _JOB_ID_ENCODED_MAX:
@@ -148,18 +135,6 @@ def _job_id(options: Mapping[str, str]) -> str:
             f"takes 3 to 12: at most {_JOB_ID_ENCODED_MAX} are allowed. Give a shorter one"
         )
     return job_id
-
-
-def _entry_bytes(options: Mapping[str, str]) -> int:
-    text = options.get("batchingmaxbytes", "") or str(ENTRY_BYTES)
-    if not text.isdecimal() or not _ENTRY_BYTES_MIN <= int(text) <= _ENTRY_BYTES_MAX:
-        raise ConfigError(
-            f"option batchingMaxBytes is {text!r}: give a number of bytes from {_ENTRY_BYTES_MIN} to {_ENTRY_BYTES_MAX}"
-        )
-    return int(text)
-
-
-# --- the plan ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +149,6 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """The attempt, the task and the batch."""
-
     owner: str
     epoch: int
     partition: int

@@ -14,26 +14,31 @@ import json
 from typing import Any, Final
 
 from magnetar.client.client import PulsarClient
-from magnetar.client.http.client import HttpClient, json_of, succeeded
-from magnetar.client.options import ProducerOptions
+from magnetar.client.http import HttpClient, json_of, succeeded
 from magnetar.client.topics import partition_name
+from magnetar.client.values import ProducerOptions
 from magnetar.errors import ConfigError, HttpRefusedError, TopicNotFoundError, TopicTerminatedError
 from magnetar.names import TopicName
 from magnetar.runtime.system import SystemEntropy
 from magnetar.schemas.data import version_to_bytes
-from magnetar.spark.cluster import Cluster, ClusterOptions
+from magnetar.spark.cluster import Cluster, ClusterOptions, cluster
 from magnetar.spark.encoding.routing import Target
+from magnetar.spark.loop_thread import run
 from magnetar.spark.writing.plan import Delivery, WritePlan, full_topic
 
 _NOT_FOUND: Final = 404
 _REQUEST_S: Final = 30.0
 _NO_LEDGERS: Final = 2**62  # No ledger has a higher id, so the list of a topic's ledgers is empty.
-_FRESH_S: Final = (
-    10.0  # New partitions are used after this time. A micro-batch makes two writers, and the next one follows at once.
-)
+_FIND_S: Final = 120.0
+_FRESH_S: Final = 10.0  # Then new partitions are used. A micro-batch makes two writers, and the next follows at once.
 
 _found: dict[tuple[ClusterOptions, str, str, Delivery], tuple[Target, float]] = {}
 """The targets of this process, with the time of their lookup; touched on the loop's thread only."""
+
+
+def look_up(plan: WritePlan, name: str) -> Target:
+    """Calls `find_target` from any thread but the loop's own."""
+    return run(find_target(cluster(plan.options.cluster), plan, name), _FIND_S)
 
 
 async def find_target(cluster: Cluster, plan: WritePlan, name: str) -> Target:

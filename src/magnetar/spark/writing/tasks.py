@@ -26,21 +26,20 @@ from typing import Final
 import pyarrow as pa
 
 from magnetar.client.brokers import Brokers
-from magnetar.client.options import ClientOptions, ProducerOptions
 from magnetar.client.producing.sender import PendingSend, Sender
+from magnetar.client.values import ClientOptions, ProducerOptions
 from magnetar.errors import ClosedError, MagnetarError
 from magnetar.runtime.system import SystemEntropy
 from magnetar.spark import failpoints
-from magnetar.spark.cluster import Cluster, ClusterSettings, cluster
+from magnetar.spark.cluster import Cluster, cluster
 from magnetar.spark.encoding.encoder import Entry, EntryEncoder, Numbers, RowNumbers, Seal, TaskNumbers, ValuesOf
 from magnetar.spark.encoding.layout import read_values
 from magnetar.spark.encoding.routing import Resolve, Router
 from magnetar.spark.encoding.typed_values import avro_values, json_values
 from magnetar.spark.loop_thread import run
 from magnetar.spark.writing.plan import TaskIdentity, ValueSchema, WritePlan
-from magnetar.spark.writing.targets import find_target
+from magnetar.spark.writing.targets import look_up
 from magnetar.staging.records import Staged
-from magnetar.staging.register import StagingSettings
 from magnetar.staging.stager import Stager
 
 _PENDING_BYTES_MAX: Final = 32 * 2**20
@@ -69,8 +68,8 @@ class EntryProducer(Sender):
                 messages=max(1, entry.rows),
                 body=entry.body,
                 since=self._loop.time(),
-                on_done=lambda _ledger, _entry: self._on_done(size),
-                on_failed=lambda error: self._on_failed(size, error),
+                on_done=lambda _ledger, _entry: self._on_answer(size),
+                on_failed=lambda error: self._on_answer(size, error),
             )
         )
 
@@ -98,13 +97,10 @@ class EntryProducer(Sender):
             raise self._failure
         self._check_open()
 
-    def _on_done(self, size: int) -> None:
+    def _on_answer(self, size: int, error: MagnetarError | None = None) -> None:
+        self._failure = self._failure or error
         self._pending_bytes -= size
         self._answered.set()
-
-    def _on_failed(self, size: int, error: MagnetarError) -> None:
-        self._failure = self._failure or error
-        self._on_done(size)
 
 
 _GROUP_BYTES: Final = 16 * 2**20  # Handed to the loop's thread at a time; a record batch may be much larger.
@@ -113,41 +109,29 @@ _VALUES: dict[ValueSchema, ValuesOf] = {
     ValueSchema.JSON: json_values,
     ValueSchema.AVRO: avro_values,
 }
-
-
-_SEND_S: Final = 300.0  # For a few megabytes; each entry has a shorter limit of its own.
+_SEND_S: Final = 300.0  # For a few megabytes; entries and ledger writers have shorter limits of their own.
 _CLOSE_S: Final = 300.0
 _GIVE_UP_S: Final = 10.0
-_FIND_S: Final = 120.0
 
 
 def publish_rows(batches: Iterator[pa.RecordBatch], plan: WritePlan, task: TaskIdentity) -> int:
     """Publishes all rows of a task, each with its receipt. Returns their number, with dropped repeats."""
     found = cluster(plan.options.cluster)
     name = f"{task.owner}/{task.partition}"
-    encoder = make_encoder(
-        plan,
-        task,
-        name,
-        found.settings.max_message_bytes,
-        lambda topic: run(find_target(found, plan, topic), _FIND_S),
-        lambda: RowNumbers(task.epoch),
-    )
+    encoder = _encoder(found, plan, task, name, lambda: RowNumbers(task.epoch))
     producers = _Producers(plan.options.cluster.service_url, name)
     try:
         rows = sum(producers.send(entries) for entries in encoded(encoder, batches))
         run(producers.aclose(), _CLOSE_S)
     except BaseException:
         with contextlib.suppress(MagnetarError):
-            run(producers.abandon(), _GIVE_UP_S)
+            run(producers.aclose(abandon=True), _GIVE_UP_S)
         raise
     failpoints.reached("acked-not-returned", task.epoch)
     return rows
 
 
 class _Producers:
-    """The producers of one task: one for each destination."""
-
     def __init__(self, service_url: str, name: str) -> None:
         self._service_url = service_url
         self._name = name
@@ -159,66 +143,30 @@ class _Producers:
         return sum(entry.rows for entry in entries)
 
     async def _send_all(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            producer = self._open.get(entry.topic)
-            if producer is None:
-                producer = await self._begin(entry.topic)
-            await producer.send(entry)
-
-    async def _begin(self, topic: str) -> EntryProducer:
         if self._brokers is None:  # Made on the loop that uses it.
             self._brokers = Brokers(self._service_url, SystemEntropy(), ClientOptions())
-        producer = EntryProducer(self._brokers, topic, self._name)
-        await producer.open()
-        self._open[topic] = producer
-        return producer
+        for entry in entries:
+            if entry.topic not in self._open:
+                producer = EntryProducer(self._brokers, entry.topic, self._name)
+                await producer.open()
+                self._open[entry.topic] = producer
+            await self._open[entry.topic].send(entry)
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, abandon: bool = False) -> None:
         for producer in self._open.values():
-            await producer.aclose()
-        await self._close_brokers()
-
-    async def abandon(self) -> None:
-        for producer in self._open.values():
-            await producer.abandon()
-        await self._close_brokers()
-
-    async def _close_brokers(self) -> None:
+            await (producer.abandon() if abandon else producer.aclose())
         if self._brokers is not None:
             await self._brokers.aclose()
-
-
-_ADD_S: Final = 300.0  # For a few megabytes. Ledger writers have shorter limits of their own.
-_FINISH_S: Final = 300.0
 
 
 def stage_rows(batches: Iterator[pa.RecordBatch], plan: WritePlan, task: TaskIdentity) -> Staged:
     """Writes all rows of a task, durable and invisible. If it raises, nothing of this attempt counts."""
     found = cluster(plan.options.cluster)
     numbers = TaskNumbers(task.epoch, task.partition)
-    encoder = make_encoder(
-        plan,
-        task,
-        task.owner,
-        found.settings.max_message_bytes,
-        lambda name: run(find_target(found, plan, name), _FIND_S),
-        lambda: numbers,
-    )
-    stager = make_stager(found, task)
-    try:
-        for entries in encoded(encoder, batches):
-            run(_add_all(stager, entries), _ADD_S)
-        return run(stager.finish(), _FINISH_S)
-    except BaseException:
-        with contextlib.suppress(MagnetarError):
-            run(stager.give_up(), _GIVE_UP_S)
-        raise
-
-
-def make_stager(found: Cluster, task: TaskIdentity) -> Stager:
-    return Stager(
+    encoder = _encoder(found, plan, task, task.owner, lambda: numbers)
+    stager = Stager(
         found.ledgers,
-        staging_settings(found.settings),
+        found.settings.staging,
         task.owner,
         task.epoch,
         task.partition,
@@ -226,15 +174,21 @@ def make_stager(found: Cluster, task: TaskIdentity) -> Stager:
         task.task_attempt_id,
         reached=failpoints.reached,
     )
+    try:
+        for entries in encoded(encoder, batches):
+            run(_add_all(stager, entries), _SEND_S)
+        return run(stager.finish(), _CLOSE_S)
+    except BaseException:
+        with contextlib.suppress(MagnetarError):
+            run(stager.give_up(), _GIVE_UP_S)
+        raise
 
 
-def staging_settings(settings: ClusterSettings) -> StagingSettings:
-    return StagingSettings(
-        ensemble_size=settings.ensemble_size,
-        write_quorum=settings.write_quorum,
-        ack_quorum=settings.ack_quorum,
-        digest_type=settings.digest_type,
-    )
+def _encoder(
+    found: Cluster, plan: WritePlan, task: TaskIdentity, producer_name: str, numbers: Callable[[], Numbers]
+) -> EntryEncoder:
+    message_bytes_max = found.settings.max_message_bytes
+    return make_encoder(plan, task, producer_name, message_bytes_max, lambda topic: look_up(plan, topic), numbers)
 
 
 def make_encoder(

@@ -11,22 +11,34 @@ Read next: staging/sink.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from magnetar.errors import SparkFailedError, StagingError
 from magnetar.runtime.system import SystemEntropy
 from magnetar.spark import failpoints
 from magnetar.spark.cluster import ClusterOptions, cluster
 from magnetar.spark.loop_thread import run
-from magnetar.spark.worker_memory import freeze_imports
-from magnetar.spark.writing.plan import STREAM_OWNER, Delivery, TaskIdentity, WritePlan, job_identity, owner_of_job
-from magnetar.spark.writing.tasks import publish_rows, stage_rows, staging_settings
+from magnetar.spark.source import freeze_imports
+from magnetar.spark.writing.plan import (
+    STREAM_OWNER,
+    Delivery,
+    TaskIdentity,
+    WritePlan,
+    job_identity,
+    owner_of_job,
+    parse_write_options,
+    plan_write,
+    require_append,
+)
+from magnetar.spark.writing.targets import look_up
+from magnetar.spark.writing.tasks import publish_rows, stage_rows
 from magnetar.staging.publisher import HttpPublisher
 from magnetar.staging.records import Staged
 from magnetar.staging.sink import Sink
@@ -36,10 +48,27 @@ BATCH_ID: Final = "streaming.sql.batchId"
 TIME_ZONE: Final = "spark.sql.session.timeZone"  # Spark passes SQL settings that are set to tasks, as properties.
 
 
+def make_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BatchWriter:
+    """Makes the writer for `DataSource.writer`. Raises ConfigError, TopicNotFoundError before any task runs."""
+    require_append(overwrite=overwrite)
+    return BatchWriter(_plan(schema, options))
+
+
+def make_stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> StreamWriter:
+    require_append(overwrite=overwrite, is_stream=True)
+    return StreamWriter(_plan(schema, options))
+
+
+def _plan(schema: StructType, options: Mapping[str, str]) -> WritePlan:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    parsed = parse_write_options(options)
+    plan = plan_write(to_arrow_schema(schema, timezone="UTC"), parsed)
+    return replace(plan, target=look_up(plan, parsed.topic)) if parsed.topic else plan
+
+
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """The message of a task to the driver."""
-
     staged: str = ""
     """A `Staged` as JSON; empty where nothing is to be committed."""
 
@@ -57,13 +86,15 @@ class BatchWriter(DataSourceArrowWriter):
         """Whether an earlier run did it: this one writes nothing."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        return TaskDone() if self._is_done else _write(iterator, self._plan, job_task(self._owner))
+        return TaskDone() if self._is_done else _write(iterator, self._plan, _identity(_context(), self._owner, 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = _staged(messages)
-        if self._is_done or not staged:
-            return
-        commit_job(self._plan.options.cluster, self._owner, staged, is_passing=self._is_passing)
+        if staged and not self._is_done:
+            # JobAlreadyCommittedError: another run with this id was first, and this one's rows are dropped.
+            sink = _sink(self._plan.options.cluster)
+            is_job = not self._is_passing
+            run(sink.commit(self._owner, 0, staged, is_job=is_job, is_passing=self._is_passing), _COMMIT_S)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Deletes nothing."""
@@ -77,7 +108,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._plan, stream_task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name.
-        commit_epoch(self._plan.options.cluster, batchId, _staged(messages))
+        staged = _staged(messages)
+        owners = sorted({each.owner for each in staged})
+        if len(owners) > 1:
+            raise StagingError(f"tasks of several queries cannot be committed as one: {', '.join(owners)}")
+        if owners:  # An epoch without tasks has none.
+            run(_sink(self._plan.options.cluster).commit(owners[0], batchId, staged), _COMMIT_S)
         failpoints.reached("before-commit-file", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -95,9 +131,6 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     return [Staged.from_json(each.staged) for each in messages if isinstance(each, TaskDone) and each.staged]
 
 
-freeze_imports()
-
-
 def stream_task() -> TaskIdentity:
     context = _context()
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -108,10 +141,6 @@ def stream_task() -> TaskIdentity:
             'that names query, batch and sink: jobId=f"{query_id}/{batch_id}/orders"'
         )
     return _identity(context, STREAM_OWNER + query, int(batch))
-
-
-def job_task(owner: str) -> TaskIdentity:
-    return _identity(_context(), owner, 0)
 
 
 def _context() -> TaskContext:
@@ -134,32 +163,18 @@ def _identity(context: TaskContext, owner: str, epoch: int) -> TaskIdentity:
 
 _COMMIT_S: Final = 24 * 3600.0
 """A safety net only: waiting is right while brokers copy, and the sink has its own patience when they do not."""
-_RECOVER_S: Final = _COMMIT_S
-
-
-def commit_epoch(options: ClusterOptions, epoch: int, staged: Sequence[Staged]) -> None:
-    """Commits an epoch of a stream. Returns when every reader can see it. Does nothing for an epoch without tasks."""
-    if not staged:
-        return
-    owners = sorted({each.owner for each in staged})
-    if len(owners) != 1:
-        raise StagingError(f"tasks of several queries cannot be committed as one: {', '.join(owners)}")
-    run(_sink(options).commit(owners[0], epoch, staged), _COMMIT_S)
-
-
-def commit_job(options: ClusterOptions, owner: str, staged: Sequence[Staged], *, is_passing: bool) -> None:
-    """Commits a batch. JobAlreadyCommittedError: another run with this id was first, and this one's rows are
-    dropped."""
-    run(_sink(options).commit(owner, 0, staged, is_job=not is_passing, is_passing=is_passing), _COMMIT_S)
 
 
 def is_job_done(options: ClusterOptions, job_id: str, topic: str) -> bool:
     """Reports, logs and counts whether an earlier run has published this job to this topic; an unfinished decision of
     it is finished first. `topic` is the full name; empty if each row names its topic."""
-    return run(_sink(options).is_job_done(job_identity(job_id, topic)), _RECOVER_S)
+    return run(_sink(options).is_job_done(job_identity(job_id, topic)), _COMMIT_S)
 
 
 def _sink(options: ClusterOptions) -> Sink:
     found = cluster(options)
-    settings = staging_settings(found.settings)
-    return Sink(found.store, found.ledgers, HttpPublisher(found.http), settings, reached=failpoints.reached)
+    publisher = HttpPublisher(found.http)
+    return Sink(found.store, found.ledgers, publisher, found.settings.staging, reached=failpoints.reached)
+
+
+freeze_imports()

@@ -1,21 +1,28 @@
-"""Compaction gives the room of deleted ledgers back, one whole entry log at a time.
+"""Garbage collection deletes ledgers that the metadata no longer knows; compaction gives their room back, log by log.
 
 Purpose:   a finished log of which no ledger is alive is removed. If less than the threshold of a log is alive, what
            the index refers to is copied into a new log first.
-Invariant: the index decides, extent by extent, what is copied. The ledger maps at the end of the logs only decide which
+Invariant: nothing is deleted that the metadata knows. A ledger's metadata is made before its first entry. A ledger that
+           the metadata knows stays, even if this bookie is in none of its ensembles: a copy of it may be in progress.
+           Apache does the same unless it is configured to look for over-replicated ledgers.
+           The index decides, extent by extent, what is copied. The ledger maps at the end of the logs only decide which
            logs to look at: a ledger counts as alive while the bookie has anything of it, which may be too much and is
            never too little. The log with the highest id is never removed, so no id is used twice, also after a restart.
-Order:     copied → new log synced → index refers to the new place, durably → old log removed → its name synced. A crash
-           between any two leaves every entry where the index says it is. A ledger that is deleted during the copy stays
-           deleted: the index is asked again under the lock that deletions take. A read that meant to use the removed
-           log asks the index again (storage/reads.py).
-Failure:   of a damaged log, what can be read is moved; the log stays as long as the index refers to anything in it, is
+Order:     garbage: local ledgers listed → metadata brought up to date → its ledgers listed → each that is missing there
+           is asked for once more, directly → deleted. A ledger that is made during this is not in the first list, and
+           one that the second list missed is found by the direct look.
+           compaction: copied → new log synced → index refers to the new place, durably → old log removed → its name
+           synced. A crash between any two leaves every entry where the index says it is. A ledger that is deleted
+           during the copy stays deleted: the index is asked again under the lock that deletions take. A read that meant
+           to use the removed log asks the index again (storage/reads.py).
+Failure:   any error while looking for garbage keeps the ledger. Without a usable metadata session nothing is done.
+           What can be read of a damaged log is moved; the log stays as long as the index refers to anything in it, is
            reported, and stops nothing else. A crash may leave a log without its map, which is scanned; a log without
            a header, which nothing refers to, is removed. A crash, or an index without room, may leave a copy that
            nothing refers to: it is removed with its ledgers, or by a later compaction.
 Limits:    the survey reads each log twice, and only in rounds after which a ledger was deleted; it scans a log once
            per process.
-Read next: docs/entry-logs.md
+Read next: magnetar/bookie/housekeeping.py, docs/entry-logs.md
 """
 
 from __future__ import annotations
@@ -23,21 +30,127 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.config.storage import StorageConfig
-from magnetar.errors import DiskError, LogDamagedError, StorageDamagedError, SyncFailedError
+from magnetar.errors import (
+    DiskError,
+    LogDamagedError,
+    MetadataError,
+    StorageDamagedError,
+    SyncFailedError,
+    TombstonesFullError,
+)
 from magnetar.storage.entry_log.format import ENTRIES, Block, log_path
-from magnetar.storage.entry_log.reader import Damage
+from magnetar.storage.entry_log.reader import Damage, frames_of
 from magnetar.storage.entry_log.writer import EntryLogWriter, NewBlock
-from magnetar.storage.flush import SLICE_BYTES
-from magnetar.storage.frames import by_ledger, scan_frames
+from magnetar.storage.frames import by_ledger
 from magnetar.storage.index.extents import Extent, extents_of
 from magnetar.storage.ledger_storage import LedgerStorage
+from magnetar.storage.write_cache import SLICE_BYTES
 
 _log = logging.getLogger(__name__)
+
+
+class LedgerCatalogue(Protocol):
+    """The cluster's metadata, as garbage collection sees it. A result that is in doubt is an error."""
+
+    @property
+    def is_usable(self) -> bool: ...
+
+    async def refresh(self) -> None:
+        """Brings the metadata up to date: later reads are not older than this call."""
+
+    def list(self) -> AsyncIterator[int]: ...
+
+    async def exists(self, ledger_id: int) -> bool: ...
+
+
+@dataclass(slots=True)
+class GarbageStatistics:
+    rounds: int = 0
+    rounds_given_up: int = 0
+    """Rounds without a usable session, or in which the metadata could not be listed."""
+    ledgers: int = 0
+    """Here, at the last round."""
+    deleted: int = 0
+    spared: int = 0
+    """Ledgers that were missing in the list, but found by the direct look."""
+    doubtful: int = 0
+    """Ledgers that were kept because the direct look, or the deletion, failed."""
+
+
+class GarbageCollector:
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        catalogue: LedgerCatalogue,
+        forget: Callable[[int], None],
+        ledgers_max: int,
+    ) -> None:
+        """`forget` is called in the turn of the loop in which the ledger is deleted."""
+        self._storage = storage
+        self._catalogue = catalogue
+        self._forget = forget
+        self._ledgers_max = ledgers_max
+        self.statistics = GarbageStatistics()
+
+    async def collect(self) -> int:
+        """One round; returns how many ledgers were deleted. What is beyond the limit waits for the next one."""
+        if not self._catalogue.is_usable:
+            self.statistics.rounds_given_up += 1
+            return 0
+        here = await self._storage.list_remembered()
+        self.statistics.ledgers = len(here)
+        try:
+            missing = await self._missing(here)
+        except MetadataError as error:
+            _log.warning("deleted ledgers cannot be found: %s", error)
+            self.statistics.rounds_given_up += 1
+            return 0
+        deleted = await self._delete(missing)
+        self.statistics.rounds += 1
+        return deleted
+
+    async def _missing(self, here: list[int]) -> list[int]:
+        if not here:
+            return []
+        await self._catalogue.refresh()
+        missing = dict.fromkeys(here)
+        async for ledger_id in self._catalogue.list():
+            missing.pop(ledger_id, None)
+        return list(missing)
+
+    async def _delete(self, missing: list[int]) -> int:
+        deleted = 0
+        for ledger_id in missing:
+            if deleted >= self._ledgers_max or not self._catalogue.is_usable:
+                break
+            if not await self._is_gone(ledger_id):
+                continue
+            try:
+                await self._storage.delete_ledger(ledger_id)
+            except (TombstonesFullError, StorageDamagedError) as error:
+                _log.warning("ledger %d is kept: %s", ledger_id, error)
+                self.statistics.doubtful += 1
+                continue  # The others can still go.
+            self._forget(ledger_id)
+            deleted += 1
+            self.statistics.deleted += 1
+        return deleted
+
+    async def _is_gone(self, ledger_id: int) -> bool:
+        try:
+            exists = await self._catalogue.exists(ledger_id)
+        except MetadataError as error:
+            _log.warning("ledger %d is kept, its metadata cannot be read: %s", ledger_id, error)
+            self.statistics.doubtful += 1
+            return False
+        if exists:
+            self.statistics.spared += 1
+        return not exists
 
 
 _MOVES_MAX: Final = 10_000  # Extents that are copied and not yet in the index: what a log of many small ledgers costs.
@@ -244,16 +357,9 @@ class Compactor:
 
     async def _is_referenced(self, log_id: int) -> bool:
         """Reads the whole index, which is done only for a damaged log, and once for each."""
-        index = self._storage.index
-        ledger = 0
-        while ledgers := await index.ledgers(ledger):
-            for ledger_id in ledgers:
-                first = 0
-                while extents := await index.extents(ledger_id, first):
-                    if any(extent.place.log_id == log_id for extent in extents):
-                        return True
-                    first = extents[-1].ids[0] + 1
-            ledger = ledgers[-1] + 1
+        async for extents in self._storage.index.extent_pages():
+            if any(extent.place.log_id == log_id for extent in extents):
+                return True
         return False
 
     async def _remove(self, log_id: int) -> None:
@@ -324,7 +430,7 @@ class LogCopy:
         self._unwritten_bytes = 0
 
     async def _live_part(self, block: Block) -> LivePart | None:
-        run = scan_frames(block.body, f"{log_path(block.place.log_id)} at {block.place.offset}")
+        run = frames_of(block)
         bounds = [offset - run.offsets[0] for offset in run.offsets] + [len(block.body)]
         pieces: list[tuple[Extent, int, int]] = []
         for ledger_id, first, end in by_ledger(run):

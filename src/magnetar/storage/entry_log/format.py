@@ -58,9 +58,6 @@ def log_id_of(name: str) -> int | None:
     return int(stem, 16) if is_ours else None
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------
-
-
 class Block(NamedTuple):
     kind: int
     place: BlockPlace
@@ -108,9 +105,6 @@ def decode_block(data: Buffer, at: int, log_id: int, offset: int) -> Block:
     if crc32c(body) != checksum:
         raise LogDamagedError(f"{log_path(log_id)}: the block at {offset}, {end} bytes, has a wrong checksum")
     return Block(kind, BlockPlace(log_id, offset, end), frames, body)
-
-
-# --- header, ledger map, footer ---------------------------------------------------------------------------------------
 
 
 def encode_header(log_id: int) -> bytes:

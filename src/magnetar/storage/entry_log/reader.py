@@ -11,8 +11,10 @@ Read next: format.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from magnetar.errors import FileCutError, LogDamagedError
@@ -36,6 +38,7 @@ from magnetar.storage.entry_log.format import (
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
 from magnetar.storage.frames import by_ledger, scan_frames
 from magnetar.storage.index.extents import BlockPlace
+from magnetar.wire.bookkeeper.hot_path import AddRun
 
 _SCAN_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 16  # The loop is held while this many damaged bytes are searched.
@@ -69,18 +72,8 @@ class EntryLogReader:
         block = decode_block(data, 0, place.log_id, place.offset)
         if block.kind != ENTRIES or block.place != place:
             raise LogDamagedError(f"{log_path(place.log_id)}: the block at {place.offset} is not what the index says")
-        blocks = [block]
-        at = place.size
-        while at + BLOCK_HEADER_BYTES <= len(data):
-            try:
-                block = decode_block(data, at, place.log_id, place.offset + at)
-            except LogDamagedError:
-                break
-            if block.kind != ENTRIES:
-                break
-            blocks.append(block)
-            at += block.place.size
-        return data, blocks
+        others = _blocks_after(block, data)
+        return data, [block, *itertools.takewhile(lambda other: other.kind == ENTRIES, others)]
 
     async def ledger_map(self, log_id: int) -> dict[int, int]:
         """Returns bytes per ledger: from the log's end if it was finished, otherwise by reading all of it."""
@@ -163,17 +156,10 @@ class EntryLogReader:
             size = BLOCK_HEADER_BYTES + body_bytes(data, log_id, offset)
             if size > len(data):
                 data = await self._read(log_id, offset, min(size, end - offset))
-            blocks = [decode_block(data, 0, log_id, offset)]
+            block = decode_block(data, 0, log_id, offset)
         except LogDamagedError:
             return []
-        at = size
-        while at < len(data):
-            try:
-                blocks.append(decode_block(data, at, log_id, offset + at))
-            except LogDamagedError:  # It may only be cut off by the end of what was read: it is read again by itself.
-                break
-            at += blocks[-1].place.size
-        return blocks
+        return [block, *_blocks_after(block, data)]
 
     async def _next_block(self, log_id: int, offset: int, end: int) -> int | None:
         """Finds the next valid block. The checksum of its header covers the place, so a look-alike is not accepted.
@@ -226,11 +212,26 @@ class EntryLogReader:
             return file
 
 
+def frames_of(block: Block) -> AddRun:
+    return scan_frames(block.body, f"{log_path(block.place.log_id)} at {block.place.offset}")
+
+
 def ledger_bytes(block: Block) -> list[tuple[int, int]]:
     """Returns (ledger, bytes of its frames) for each ledger in this block."""
-    run = scan_frames(block.body, f"{log_path(block.place.log_id)} at {block.place.offset}")
+    run = frames_of(block)
     offsets = [*run.offsets, len(block.body) + run.offsets[0]]
     return [(ledger_id, offsets[end] - offsets[first]) for ledger_id, first, end in by_ledger(run)]
+
+
+def _blocks_after(block: Block, data: bytes) -> Iterator[Block]:
+    """Yields the valid blocks after this one, with which the data begin. One that is not valid ends them: it may only
+    be cut off by the end of what was read, and is read again by itself."""
+    log_id, offset, at = block.place
+    with contextlib.suppress(LogDamagedError):
+        while at < len(data):
+            block = decode_block(data, at, log_id, offset + at)
+            yield block
+            at += block.place.size
 
 
 def _positions(data: bytes, pattern: bytes) -> list[int]:

@@ -13,7 +13,7 @@ Read next: ordered_store.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -124,6 +124,24 @@ class LocationIndex:
         """Returns flags in order of ledgers, from `first` on; tombstones too."""
         return await self._reading(_all_flags, self._store, first, limit)
 
+    async def flag_pages(self) -> AsyncIterator[list[tuple[int, LedgerFlags]]]:
+        """Yields all flags, in pages of `all_flags`."""
+        first = 0
+        while page := await self.all_flags(first):
+            yield page
+            first = page[-1][0] + 1
+
+    async def extent_pages(self) -> AsyncIterator[list[Extent]]:
+        """Yields pages of extents, each of one ledger, in order of ledgers and of first entries."""
+        ledger = 0
+        while ledgers := await self.ledgers(ledger):
+            for ledger_id in ledgers:
+                first = 0
+                while extents := await self.extents(ledger_id, first):
+                    yield extents
+                    first = extents[-1].ids[0] + 1
+            ledger = ledgers[-1] + 1
+
     async def mark(self) -> int | None:
         """Returns the mark up to which everything is in the index; None before the first flush."""
         return await self._reading(_number, self._store, _MARK, "its mark")
@@ -136,9 +154,6 @@ class LocationIndex:
         await self._writing(self._store.close)
         await self._reading.aclose()
         await self._writing.aclose()
-
-
-# --- on the lanes -----------------------------------------------------------------------------------------------------
 
 
 def _encoded(extents: list[Extent]) -> list[tuple[bytes, bytes]]:

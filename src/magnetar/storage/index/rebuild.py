@@ -17,18 +17,17 @@ Failure:   one bad log stops nothing else. A crash leaves a torn end in the log 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from magnetar.errors import DiskError, IndexDamagedError, StorageDamagedError
 from magnetar.storage.entry_log.format import ENTRIES, Block, log_path
 from magnetar.storage.entry_log.ledger_dirs import LedgerDirs
-from magnetar.storage.entry_log.reader import Damage, EntryLogReader
-from magnetar.storage.frames import by_ledger, scan_frames
+from magnetar.storage.entry_log.reader import Damage, EntryLogReader, frames_of
+from magnetar.storage.frames import by_ledger, keys_of
 from magnetar.storage.index.extents import Extent, extents_of
 from magnetar.storage.index.location_index import IndexBatch, LocationIndex
 from magnetar.storage.ledger_flags import LedgerFlags
-from magnetar.wire.bookkeeper.hot_path import AddRun, parse_context
+from magnetar.wire.bookkeeper.hot_path import AddRun
 
 _BATCH_EXTENTS = 10_000
 
@@ -104,7 +103,8 @@ async def _read_old(old: LocationIndex | None, report: RebuildReport) -> _Old:
         report.flags_lost = report.locations_lost = True
         return known
     try:
-        await _read_flags(old, known)
+        async for page in old.flag_pages():
+            known.flags.update(page)
     except (IndexDamagedError, DiskError):
         report.flags_lost = True
     try:
@@ -114,31 +114,13 @@ async def _read_old(old: LocationIndex | None, report: RebuildReport) -> _Old:
     return known
 
 
-async def _read_flags(old: LocationIndex, known: _Old) -> None:
-    first = 0
-    while page := await old.all_flags(first):
-        known.flags.update(page)
-        first = page[-1][0] + 1
-
-
 async def _read_locations(old: LocationIndex, known: _Old) -> None:
     """Reads all locations, which are few beside the logs: an unreadable one may be of the block in question."""
-    async for extents in _all_extents(old):
+    async for extents in old.extent_pages():
         for extent in extents:
             known.ledgers.add(extent.ledger_id)
             log_id, offset, size = extent.place
             known.log_ends[log_id] = max(known.log_ends.get(log_id, 0), offset + size)
-
-
-async def _all_extents(index: LocationIndex) -> AsyncIterator[list[Extent]]:
-    ledger = 0
-    while ledgers := await index.ledgers(ledger):
-        for ledger_id in ledgers:
-            first = 0
-            while extents := await index.extents(ledger_id, first):
-                yield extents
-                first = extents[-1].ids[0] + 1
-        ledger = ledgers[-1] + 1
 
 
 # --- the old one and the logs -----------------------------------------------------------------------------------------
@@ -155,7 +137,7 @@ def _note_missing(dirs: LedgerDirs, known: _Old, report: RebuildReport) -> None:
 async def _note_other_blocks(old: LocationIndex, new: LocationIndex, report: RebuildReport) -> None:
     """Checks one extent for each log in which no other error was found."""
     noted = report.unreadable_logs.keys() | {damage.log_id for damage in report.damage}
-    async for extents in _all_extents(old):
+    async for extents in old.extent_pages():
         doubtful = [extent for extent in extents if extent.place.log_id not in noted]
         for extent in await _absent(new, doubtful):
             log_id, offset, _ = extent.place
@@ -215,9 +197,10 @@ class _Rebuild:
         self._note_if_cut_off(log_id, await self.logs.size(log_id))
 
     def _read_block(self, block: Block) -> list[Extent]:
-        run = scan_frames(block.body, f"{log_path(block.place.log_id)} at {block.place.offset}")
+        run = frames_of(block)
         self.report.entries += len(run.entry_ids)
-        _note_keys(run, self.master_keys)
+        for ledger_id, master_key in keys_of(run):
+            self.master_keys.setdefault(ledger_id, master_key)
         return extents_of_block(block, run)
 
     def _note_damage(self, damage: Damage) -> None:
@@ -257,9 +240,3 @@ def extents_of_block(block: Block, run: AddRun) -> list[Extent]:
     for ledger_id, first, end in by_ledger(run):
         found.extend(extents_of(ledger_id, run.entry_ids[first:end], block.place))
     return found
-
-
-def _note_keys(run: AddRun, master_keys: dict[int, bytes]) -> None:
-    for context in run.contexts:
-        ledger_id, master_key, _ = parse_context(context)
-        master_keys.setdefault(ledger_id, master_key)

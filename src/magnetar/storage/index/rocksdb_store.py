@@ -184,8 +184,6 @@ class RocksDbStore(OrderedStore):
                 f"that it existed; {REMEDY}"
             )
 
-    # --- the seal -----------------------------------------------------------------------------------------------------
-
     def _manifest(self) -> str | None:
         """Returns the name of the MANIFEST in use; None before the first start."""
         return first_line_of(f"{self._path}/{_CURRENT}")

@@ -53,11 +53,7 @@ _NEW: Final = f"{DIRECTORY}/new.tmp"
 _RESERVE: Final = f"{DIRECTORY}/reserve"
 _UNFINISHED: Final = ".tmp"
 _SPARE: Final = ".spare"  # The end of a spare's name, after the name that it had.
-
-
 _GROUPS_PER_STEP_MIN: Final = 128  # Less than one group in a hundred waits for a step: the 99th percentile does not.
-
-
 _MEMORY: Final = 8  # About this many groups decide whether groups are small.
 
 
@@ -197,8 +193,6 @@ class JournalFiles:
             self._spares += spares  # Only now: no reader may find a file under its old name that is being overwritten.
         return count
 
-    # --- the last file of the former life -----------------------------------------------------------------------------
-
     async def _make_durable(self, found: FoundFile) -> None:
         """Cuts off a torn tail, and writes the last group once more. Both take no room."""
         file = await self._disk.open(found.path)
@@ -214,8 +208,6 @@ class JournalFiles:
             await file.write_again(found.last_group, group)
         finally:
             await file.aclose()
-
-    # --- room for a start ---------------------------------------------------------------------------------------------
 
     async def _create_in_reserve(self, floor: int) -> JournalFile:
         """As `create`; on a device that is nearly full it gives the reserve up first."""

@@ -18,9 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from magnetar.config.journal import JournalConfig
+from magnetar.config.storage import JournalConfig
 from magnetar.errors import (
     ClosedError,
     DiskError,
@@ -118,22 +117,6 @@ OnDurable = Callable[[list[object]], None]
 OnFailed = Callable[[JournalFailedError], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalStatistics:
-    """Counters since the journal was opened; the queue as it is now."""
-
-    groups: int
-    records: int
-    bytes: int
-    syncs: int
-    files: int
-    queue_records: int
-    queue_bytes: int
-    longest_sync_s: float
-    """The longest time from handing a group over until it was durable."""
-    durable_sequence: int
-
-
 class Journal:
     """Has one owner. Made by `open`, ended by `aclose`; everything but the disk's work happens on the loop."""
 
@@ -149,11 +132,11 @@ class Journal:
         self.durable_sequence = files.next_sequence - 1
         """Everything up to here is durable, in the journal or, below the mark, elsewhere."""
         self._config = config
-        self._files = files
+        self.files = files
         self._current = current
         self._on_durable = on_durable
         self._on_failed = on_failed
-        self._queue = JournalQueue(
+        self.queue = JournalQueue(
             files.next_sequence,
             group_bytes_max=config.group_bytes_max,
             records_max=config.queue_entries_max,
@@ -164,9 +147,11 @@ class Journal:
         self._is_closing = False
         self._has_work = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._groups = self._records = self._bytes = 0
-        self._syncs = 1  # The first file's header.
-        self._longest_sync_s = 0.0
+        self.groups = self.records = 0
+        """Those that were written since the journal was opened."""
+        self.syncs = 1  # The first file's header.
+        self.longest_sync_s = 0.0
+        """The longest time from handing a group over until it was durable."""
         self._following = asyncio.create_task(self._prepare(None), name="journal-prepare")
         self._writer = asyncio.create_task(self._run(), name="journal-writer")
 
@@ -195,11 +180,11 @@ class Journal:
     @property
     def last_sequence(self) -> int:
         """The number that the last submit got, in this process or a former one."""
-        return self._queue.next_sequence - 1
+        return self.queue.next_sequence - 1
 
     @property
     def has_room(self) -> bool:
-        return self._queue.has_room
+        return self.queue.has_room
 
     def submit(self, kind: RecordKind, chunks: Sequence[Buffer], token: object) -> int:
         """Queues one record whose body is these chunks, and returns its sequence number.
@@ -207,16 +192,16 @@ class Journal:
         The chunks are not copied: they must not change until `on_durable` had the token, or ever, if that never comes.
         """
         self._check_usable()
-        if not self._queue.has_room:
+        if not self.queue.has_room:
             raise JournalOverloadedError("the journal's queue is full: wait_for_room() before submitting")
-        sequence = self._queue.add(kind, chunks, token)
+        sequence = self.queue.add(kind, chunks, token)
         self._has_work.set()
         return sequence
 
     async def wait_for_room(self) -> None:
         """Returns when a submit is possible; raises when it never will be. The caller brings the timeout."""
         self._check_usable()
-        while not self._queue.has_room:
+        while not self.queue.has_room:
             self._has_room.clear()
             await self._has_room.wait()
             self._check_usable()
@@ -228,25 +213,12 @@ class Journal:
         """
         self._check_usable()
         try:
-            count = await self._files.forget_through(sequence)
+            count = await self.files.forget_through(sequence)
         except SyncFailedError as error:
             self._fail(error)
             raise
-        self._syncs += bool(count)
+        self.syncs += bool(count)
         return count
-
-    def statistics(self) -> JournalStatistics:
-        return JournalStatistics(
-            groups=self._groups,
-            records=self._records,
-            bytes=self._bytes,
-            syncs=self._syncs,
-            files=len(self._files.old) + 1,
-            queue_records=self._queue.records,
-            queue_bytes=self._queue.bytes,
-            longest_sync_s=self._longest_sync_s,
-            durable_sequence=self.durable_sequence,
-        )
 
     async def aclose(self) -> None:
         """Writes what was submitted, then ends. Repeated calls are harmless. The caller brings the timeout."""
@@ -258,12 +230,10 @@ class Journal:
         finally:
             await self._close_files()
 
-    # --- the writer ---
-
     async def _run(self) -> None:
         try:
             while await self._wait_for_work():
-                await self._write(self._queue.take())
+                await self._write(self.queue.take())
                 await self._make_room()
             if self._failure is None:
                 await self._write_end()
@@ -275,10 +245,10 @@ class Journal:
 
     async def _wait_for_work(self) -> bool:
         """Returns False when no more work will come."""
-        while self._queue.is_empty and not self._is_closing and self._failure is None:
+        while self.queue.is_empty and not self._is_closing and self._failure is None:
             self._has_work.clear()
             await self._has_work.wait()
-        return not self._queue.is_empty and self._failure is None
+        return not self.queue.is_empty and self._failure is None
 
     async def _write(self, group: Group) -> None:
         if self._is_full_for(group):
@@ -289,18 +259,17 @@ class Journal:
         begin = loop.time()
         await file.append_and_sync(chunks)
         self._current.last_sequence = group.last_sequence
-        self._longest_sync_s = max(self._longest_sync_s, loop.time() - begin)
-        self._groups += 1
-        self._syncs += 1
-        self._records += len(group.tokens)
-        self._bytes += GROUP_HEADER_BYTES + group.body_bytes
+        self.longest_sync_s = max(self.longest_sync_s, loop.time() - begin)
+        self.groups += 1
+        self.syncs += 1
+        self.records += len(group.tokens)
         self._room.note_group(GROUP_HEADER_BYTES + group.body_bytes)
         if self._failure is None:  # Otherwise something failed since: durable or not, this is not acknowledged.
             self._announce(group)
 
     def _announce(self, group: Group) -> None:
         self.durable_sequence = group.last_sequence
-        self._queue.done(group)
+        self.queue.done(group)
         self._has_room.set()
         self._on_durable(group.tokens)
 
@@ -316,13 +285,13 @@ class Journal:
             self._room.give_up()  # It is only for speed; a group may still find room.
             return
         current.room = wanted
-        self._syncs += 1
+        self.syncs += 1
 
     async def _write_end(self) -> None:
         """Writes a group without records: everything before it was complete, so damage there is not a torn tail."""
-        end = Group(self._queue.next_sequence)
+        end = Group(self.queue.next_sequence)
         await self._current.file.append_and_sync(end.seal(self._current.header.file_id))
-        self._syncs += 1
+        self.syncs += 1
 
     def _is_full_for(self, group: Group) -> bool:
         size = self._current.file.size + GROUP_HEADER_BYTES + group.body_bytes
@@ -331,7 +300,7 @@ class Journal:
     async def _roll(self) -> None:
         full, following = self._current, await self._following
         if following is None:  # The device was full; it may have room now.
-            following = await self._files.create(floor=self.durable_sequence + 1)
+            following = await self.files.create(floor=self.durable_sequence + 1)
         self._current = following
         self._following = asyncio.create_task(self._prepare(full), name="journal-prepare")
 
@@ -339,17 +308,15 @@ class Journal:
         """Makes the next file, and retires the one before the current. Returns None if the device is full."""
         try:
             if full is not None:
-                await self._files.retire(full)
-            following = await self._files.create(floor=self.durable_sequence + 1)
+                await self.files.retire(full)
+            following = await self.files.create(floor=self.durable_sequence + 1)
         except DiskFullError:
             return None  # The current file may have room, and the device may get room before that file is full.
         except DiskError as error:
             self._fail(error)  # At once: no add is acknowledged after any failed sync.
             raise
-        self._syncs += 1
+        self.syncs += 1
         return following
-
-    # --- the end ---
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -362,7 +329,7 @@ class Journal:
             return
         self._failure = JournalFailedError(f"the journal has failed and acknowledges nothing more: {cause}")
         self._failure.__cause__ = cause
-        self._queue.drop()
+        self.queue.drop()
         self._has_work.set()
         self._has_room.set()
         self._on_failed(self._failure)

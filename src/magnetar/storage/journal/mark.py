@@ -108,11 +108,6 @@ class JournalMark:
         """Returns the total with these positions of the journals in use."""
         return sum(positions.values()) + sum(self._others().values())
 
-    async def move(self, sequence: int) -> None:
-        """Moves the mark of a single journal."""
-        assert len(self._journals) == 1, f"there are {len(self._journals)} journals: name the one that moves"
-        await self.move_all({self._journals[0]: sequence})
-
     async def move_all(self, positions: Mapping[str, int]) -> None:
         """When it returns, the marks are durable in every directory. They never go back. One call at a time.
 
@@ -142,14 +137,10 @@ class JournalMark:
         return {journal: self._in_force(journal) for journal in known if journal not in self._journals}
 
 
-def encode_mark(sequence: int) -> bytes:
-    return _sealed(_MARK.pack(_MAGIC, 1, sequence))
-
-
 def encode_marks(marks: Marks) -> bytes:
     if len(marks.in_use) == 1 and not marks.retired:
         (sequence,) = marks.in_use.values()
-        return encode_mark(sequence)
+        return _sealed(_MARK.pack(_MAGIC, 1, sequence))
     parts = [_HEAD.pack(_MAGIC, 2), _COUNT.pack(len(marks.in_use) + len(marks.retired))]
     for is_retired, group in ((False, marks.in_use), (True, marks.retired)):
         for journal, sequence in group.items():

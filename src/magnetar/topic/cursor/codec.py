@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote_plus, unquote_plus
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import MalformedMetadataError
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import AckedEntries, AckState, bits_of_words, words_of

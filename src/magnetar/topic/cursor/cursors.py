@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import CursorExistsError, CursorMissingError, MagnetarError, SubscriptionFencedError
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.cursor.acks import AckState

@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import CursorClosedError, CursorError, CursorFencedError, CursorNotStoredError, MagnetarError
 from magnetar.runtime.uncancelled import ignore_outcome
 from magnetar.topic.cursor.codec import Snapshot

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.errors import (
     BadVersionError,
     CursorExistsError,

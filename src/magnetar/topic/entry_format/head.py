@@ -19,11 +19,11 @@ from google.protobuf.message import DecodeError
 
 from magnetar.errors import MalformedEntryError
 from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.pulsar.encode import LAST_DIGITS, LOWER_DIGITS, varint
 from magnetar.wire.pulsar.entry import EntryHead as PulsarHead
 from magnetar.wire.pulsar.entry import body_offset_of, broker_entry_header, parse_body_as, parse_entry_as
+from magnetar.wire.pulsar.frames import text_of
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata
-from magnetar.wire.pulsar.text import text_of
-from magnetar.wire.pulsar.varints import LAST_DIGITS, LOWER_DIGITS, varint
 
 Text = str | bytes
 """Bytes if it is not UTF-8."""
@@ -42,8 +42,6 @@ class EntryHead(PulsarHead):
     """Gives the fields of Pulsar's form names that belong to no form. Only this folder reads its `metadata`."""
 
     __slots__ = ()
-
-    # --- messages -----------------------------------------------------------------------------------------------------
 
     @property
     def messages(self) -> int:
@@ -90,8 +88,6 @@ class EntryHead(PulsarHead):
     def schema_version(self) -> bytes | None:
         return self.metadata.schema_version if self.metadata.HasField("schema_version") else None
 
-    # --- times --------------------------------------------------------------------------------------------------------
-
     @property
     def publish_ms(self) -> int:
         """When the producer made it, by its own clock."""
@@ -101,8 +97,6 @@ class EntryHead(PulsarHead):
     def deliver_at_ms(self) -> int:
         """When it is due; 0 is at once."""
         return int(self.metadata.deliver_at_time)
-
-    # --- its producer -------------------------------------------------------------------------------------------------
 
     @property
     def producer(self) -> Text:

@@ -26,10 +26,9 @@ from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.compression import compress, decompress
-from magnetar.wire.pulsar.batch import BatchedMessage, encode_batched_message, messages_of_batch
-from magnetar.wire.pulsar.frames import with_checksum
+from magnetar.wire.pulsar.entry import BatchedMessage, encode_batched_message, messages_of_batch
+from magnetar.wire.pulsar.frames import text_of, with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
-from magnetar.wire.pulsar.text import text_of
 
 NO_BATCH: Final = -1
 
@@ -49,9 +48,6 @@ class KeyedMessage(NamedTuple):
     """The key as Java reads it: with replacement characters where it is not UTF-8."""
     payload: bytes | None
     """None: it deletes the key."""
-
-
-# --- messages one by one ----------------------------------------------------------------------------------------------
 
 
 def keyed_messages(entry: LogEntry) -> Iterator[KeyedMessage]:
@@ -93,9 +89,6 @@ def encode_message(
     if message.payload is None:
         metadata.null_value = True
     return with_checksum(metadata.SerializeToString(), message.payload or b"")
-
-
-# --- keys, for compaction ---------------------------------------------------------------------------------------------
 
 
 def keys_of(entry: LogEntry) -> list[MessageKey]:
@@ -144,9 +137,6 @@ def last_batch_index(entry: LogEntry) -> int:
     if not left and entry.head.is_readable_batch:  # Older brokers of Apache's do not list them.
         left = [message.batch_index for message in keys_of(entry)]
     return max(left, default=metadata.num_messages_in_batch - 1)
-
-
-# --- what is left of a batch ------------------------------------------------------------------------------------------
 
 
 def filtered_batch(entry: LogEntry, is_kept: Callable[[int, Text | None], bool]) -> bytes | None:

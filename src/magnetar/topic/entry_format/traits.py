@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from magnetar.errors import MalformedEntryError
 from magnetar.topic.log_entry import LogEntry
 from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.pulsar.frames import text_of
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
-from magnetar.wire.pulsar.text import text_of
 
 # Tags of deliver_at_time (19), marker_type (20), txnid_least_bits (22), txnid_most_bits (23), uuid (26).
 _TAGS = re.compile(rb"[\x98\xa0\xb0\xb8\xd2]\x01").search

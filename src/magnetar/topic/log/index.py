@@ -28,23 +28,29 @@ from magnetar.topic.position import EARLIEST, Position
 ReadOne = Callable[[Position], Awaitable[LogEntry]]
 
 
-async def first_position_where(
-    chain: LedgerChain, read_one: ReadOne, is_there: Callable[[LogEntry], bool], *, after: Position = EARLIEST
-) -> Position:
-    """Returns the first entry after `after` for which `is_there` holds, given that it holds for all later ones, or
-    `end`.
-
-    Entries that were not confirmed when it began are not looked at.
-    """
-    low, high = 1, chain.entries_between(after, chain.last_confirmed) + 1
-    end = high
+async def first_where(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
+    """Returns the first number from `low` on for which this holds, if it holds for all later ones too; or `high`."""
     while low < high:
         middle = (low + high) // 2
-        if is_there(await read_one(chain.position_after(after, middle))):
+        if await holds(middle):
             high = middle
         else:
             low = middle + 1
-    return chain.position_after(after, low) if low < end else chain.end
+    return low
+
+
+async def first_position_where(chain: LedgerChain, read_one: ReadOne, is_there: Callable[[LogEntry], bool]) -> Position:
+    """Returns the first entry for which `is_there` holds, given that it holds for all later ones, or `end`.
+
+    Entries that were not confirmed when it began are not looked at.
+    """
+
+    async def holds(rank: int) -> bool:
+        return is_there(await read_one(chain.position_after(EARLIEST, rank)))
+
+    end = chain.entries_between(EARLIEST, chain.last_confirmed) + 1
+    rank = await first_where(1, end, holds)
+    return chain.position_after(EARLIEST, rank) if rank < end else chain.end
 
 
 def time_of(entry: LogEntry) -> int:
@@ -80,8 +86,6 @@ class LogIndex:
             counted += (await self._counts(span))[-1]
         return max(noted, counted)
 
-    # --- questions ----------------------------------------------------------------------------------------------------
-
     async def index_of(self, position: Position) -> int:
         """Returns the index of the first message at or after this position; at the end, that of the next one to
         come."""
@@ -101,31 +105,24 @@ class LogIndex:
     async def position_at(self, index: int) -> Position:
         """Returns the entry that holds this message; the first existing one or `end` if the index is outside."""
         spans = self._spans()
-        low, high = 0, len(spans)
-        while low < high:
-            middle = (low + high) // 2
-            if await self._last_index(spans[middle]) < index:
-                low = middle + 1
-            else:
-                high = middle
-        return self._chain.end if low == len(spans) else await self._position_in(spans[low], index)
+
+        async def reaches(at: int) -> bool:
+            return await self._last_index(spans[at]) >= index
+
+        at = await first_where(0, len(spans), reaches)
+        return self._chain.end if at == len(spans) else await self._position_in(spans[at], index)
 
     async def _position_in(self, span: LedgerSpan, index: int) -> Position:
         """Searches a ledger whose last message has this index or a higher one."""
         if not await self._has_index(span):
             first = await self._first_index(span)
             return Position(span.ledger_id, bisect_left(await self._counts(span), index - first + 1))
-        low, high = 0, span.entries - 1
-        while low < high:
-            middle = (low + high) // 2
-            last = index_of_last(await self._read_one(Position(span.ledger_id, middle)))
-            if last is not None and last < index:
-                low = middle + 1
-            else:
-                high = middle
-        return Position(span.ledger_id, low)
 
-    # --- ledgers ------------------------------------------------------------------------------------------------------
+        async def reaches(entry_id: int) -> bool:
+            last = index_of_last(await self._read_one(Position(span.ledger_id, entry_id)))
+            return last is None or last >= index
+
+        return Position(span.ledger_id, await first_where(0, span.entries - 1, reaches))
 
     def _spans(self) -> list[LedgerSpan]:
         return [span for span in self._chain.spans if span.entries]

@@ -24,20 +24,13 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from magnetar.config.topic import TopicConfig
-from magnetar.errors import (
-    LedgerFencedError,
-    MagnetarError,
-    NoSuchLedgerError,
-    TopicFencedError,
-    TopicTerminatedError,
-)
+from magnetar.errors import LedgerFencedError, MagnetarError, NoSuchLedgerError, TopicFencedError, TopicTerminatedError
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.runtime.backoff import Backoff
 from magnetar.topic.chain import LedgerSpan
-from magnetar.topic.log.context import LogContext, LogListener
-from magnetar.topic.log.log_writer import LogWriter
-from magnetar.topic.log.managed_ledger import OwnedNode, taken_over
+from magnetar.topic.log.log_writer import LogListener, LogWriter
+from magnetar.topic.log.managed_ledger import LogContext, OwnedNode, taken_over
 from magnetar.topic.position import Position
 
 log = logging.getLogger(__name__)
@@ -93,8 +86,6 @@ class LedgerRoller:
         else:
             self._begin_work(self._replace(ledger, error))
 
-    # --- rolling ------------------------------------------------------------------------------------------------------
-
     def _is_due(self, ledger: LedgerWriter) -> bool:
         config = self._config
         now = self._loop.time()
@@ -112,6 +103,7 @@ class LedgerRoller:
         await self._follow(ledger)
 
     async def roll_if_due(self) -> bool:
+        """Rolls a topic without messages: its owner calls this at intervals."""
         ledger = self.ledger
         if self.error is not None or ledger is None or ledger.last_confirmed < 0 or not self._is_due(ledger):
             return False
@@ -184,8 +176,6 @@ class LedgerRoller:
         if ledger is not None and ledger.failure is not None:
             self._on_ledger_failed(ledger, ledger.failure)
 
-    # --- one ledger after another (parts of a change of the node) -----------------------------------------------------
-
     async def _close_open(self) -> None:
         """Entries wait from now on; the chain ends where the ledger does."""
         ledger = self.ledger
@@ -249,10 +239,8 @@ class LedgerRoller:
         if not await self._node.may_name(ledger.ledger_id):
             await delete_ledgers(self._context.client, [LedgerSpan(ledger.ledger_id)])
 
-    # --- ending -------------------------------------------------------------------------------------------------------
-
     async def terminate(self) -> Position:
-        """Ends the log for writing, forever; returns its last entry."""
+        """Ends the log for writing, forever; returns its last entry. Appends that wait for a ledger fail."""
         self.check_open()
         return await self._node.change(self._terminate())
 

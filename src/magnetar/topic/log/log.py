@@ -19,20 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import TopicFencedError
 from magnetar.topic.chain import LedgerChain, LedgerSpan
-from magnetar.topic.log.context import LogContext, LogListener
 from magnetar.topic.log.index import LogIndex, first_position_where, time_of
 from magnetar.topic.log.ledger_roller import LedgerRoller, delete_ledgers
-from magnetar.topic.log.log_writer import LogWriter
-from magnetar.topic.log.managed_ledger import OwnedNode
+from magnetar.topic.log.log_writer import LogListener, LogWriter
+from magnetar.topic.log.managed_ledger import LogContext, OwnedNode
 from magnetar.topic.log.reads import LogReads
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
-from magnetar.wire.bookkeeper.frames import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +84,15 @@ class TopicLog:
         self._held: dict[str, Position] = {}
         self._writer = LogWriter(node, self._tail, listener, config, context.entropy)
         self._roller = LedgerRoller(node, self._writer, listener, context, config)
+        self.is_new = node.is_new
+        """Whether it was made by this `open`, and had no owner before."""
+        self.append = self._writer.append
+        self.roll = self._roller.roll
+        self.roll_if_due = self._roller.roll_if_due
+        self.terminate = self._roller.terminate
+        self.check_owner = node.check_owner
+        self.position_at_index = self._index.position_at
+        self.index_of = self._index.index_of
 
     @classmethod
     async def open(
@@ -102,8 +108,6 @@ class TopicLog:
         node.next_index = self._writer.next_index = await self._index.recover()
         await self._roller.begin()
         return self
-
-    # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
@@ -125,11 +129,6 @@ class TopicLog:
         return self._node.next_index
 
     @property
-    def is_new(self) -> bool:
-        """Whether it was made by this `open`, and had no owner before."""
-        return self._node.is_new
-
-    @property
     def is_terminated(self) -> bool:
         return self._node.terminated is not None
 
@@ -146,32 +145,6 @@ class TopicLog:
     def appends_waiting(self) -> int:
         """Entries that wait for a ledger."""
         return self._writer.waiting
-
-    async def check_owner(self) -> None:
-        """Raises TopicFencedError if another broker has opened the log since. The answer may be outdated at any
-        time."""
-        await self._node.check_owner()
-
-    # --- writing ------------------------------------------------------------------------------------------------------
-
-    def append(self, headers_and_payload: Buffer, messages: int, token: Any) -> None:
-        """Copies the buffer, with the broker's header before it, and writes both. The listener gets the token.
-
-        Nothing was appended if it raises: LogBusyError, EntryTooLargeError, TopicTerminatedError, TopicFencedError.
-        """
-        self._writer.append(headers_and_payload, messages, token)
-
-    async def roll(self) -> None:
-        """Begins a new ledger, unless the open one has no entries yet."""
-        await self._roller.roll()
-
-    async def roll_if_due(self) -> bool:
-        """Rolls a topic without messages: its owner calls this at intervals."""
-        return await self._roller.roll_if_due()
-
-    async def terminate(self) -> Position:
-        """Ends the log for writing, forever; returns its last entry. Appends that wait for a ledger fail."""
-        return await self._roller.terminate()
 
     async def set_property(self, key: str, value: str | None) -> None:
         """Sets a property of the topic; None removes it."""
@@ -190,8 +163,6 @@ class TopicLog:
         except TopicFencedError as error:
             self._roller.fail(error)
             raise
-
-    # --- reading ------------------------------------------------------------------------------------------------------
 
     def read_nowait(self, first: Position, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
         """Reads from the tail cache; returns None if the entry is not in it, and [] after the last entry."""
@@ -223,21 +194,9 @@ class TopicLog:
     def unwatch_tail(self, callback: Callable[[], None]) -> None:
         self._writer.watchers = tuple(watcher for watcher in self._writer.watchers if watcher != callback)
 
-    # --- looking for positions ----------------------------------------------------------------------------------------
-
     async def position_at_time(self, publish_ms: int) -> Position:
         """Returns the first entry that was published at this time or later, or `chain.end`."""
         return await first_position_where(self.chain, self._read_one, lambda entry: time_of(entry) >= publish_ms)
-
-    async def position_at_index(self, index: int) -> Position:
-        """Returns the entry with this message; the first existing one or `chain.end` if the index is outside."""
-        return await self._index.position_at(index)
-
-    async def index_of(self, position: Position) -> int:
-        """Returns the index of the first message at or after this position; `next_confirmed_index` at the end."""
-        return await self._index.index_of(position)
-
-    # --- freeing space -----------------------------------------------------------------------------------------------
 
     def hold(self, key: str, after: Position | None) -> None:
         """Keeps everything after this position from being trimmed, until it is called with None."""
@@ -266,8 +225,6 @@ class TopicLog:
             self._reads.forget(gone)
             await delete_ledgers(self._context.client, spans)
         return spans
-
-    # --- the end ------------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Ends the log: what is in flight is still acknowledged, what waits for a ledger fails, and the ledger is

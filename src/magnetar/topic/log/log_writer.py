@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.config.topic import TopicConfig
 from magnetar.errors import EntryTooLargeError, LedgerClosedError, LogBusyError, MagnetarError
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.runtime.runtime import Entropy
 from magnetar.topic.entry_format.head import EntryStamp
-from magnetar.topic.log.context import LogListener
 from magnetar.topic.log.managed_ledger import OwnedNode
 from magnetar.topic.log.tail_cache import TopicTail
 from magnetar.topic.log_entry import LogEntry
@@ -32,6 +31,26 @@ from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, Buffer
 ENTRY_BYTES_MAX: Final = FRAME_BYTES_MAX - 256
 """Is less than every digest leaves, so that any ledger takes what is accepted here."""
 _position: Final = tuple.__new__  # Half the price of Position(…), for every entry.
+
+
+class LogListener(Protocol):
+    """Appends to a log. It is called on the loop, and never from inside `append`."""
+
+    def on_appended(self, first: Position, tokens: Sequence[Any]) -> None:
+        """Reports that consecutive entries of one ledger, one per token, are durable: in order, once per run."""
+
+    def on_append_failed(self, tokens: Sequence[Any], error: MagnetarError) -> None:
+        """Reports that these entries were not acknowledged, finally.
+
+        With `error.outcome_unknown` the next owner may find them in the log anyway. `on_fenced` follows, unless the log
+        was closed, deleted or terminated.
+        """
+
+    def on_room(self) -> None:
+        """Reports that `has_room` is true again."""
+
+    def on_fenced(self, error: MagnetarError) -> None:
+        """Reports that another owner took over, or that the log has failed: unload the topic. Called once, last."""
 
 
 class LogWriter:
@@ -65,9 +84,11 @@ class LogWriter:
         self._refusal: tuple[type[MagnetarError], str] | None = None
         self._is_over = False
 
-    # --- appending ----------------------------------------------------------------------------------------------------
-
     def append(self, headers_and_payload: Buffer, messages: int, token: Any) -> None:
+        """Copies the buffer, with the broker's header before it, and writes both. The listener gets the token.
+
+        Nothing was appended if it raises: LogBusyError, EntryTooLargeError, TopicTerminatedError, TopicFencedError.
+        """
         if self._refusal is not None:
             kind, message = self._refusal  # A new one: an error that is raised again and again keeps every trace.
             raise kind(message)

@@ -39,6 +39,7 @@ from magnetar.errors import (
     TopicFencedError,
     TopicNotFoundError,
 )
+from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import Versioned
 from magnetar.metadata.bookkeeper.proto_strings import checked
 from magnetar.metadata.compare_and_set import delete_until_known, try_until_known
@@ -47,7 +48,7 @@ from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.runtime import Entropy
 from magnetar.runtime.uncancelled import UncancelledTasks
 from magnetar.topic.chain import LedgerChain, LedgerSpan
-from magnetar.topic.log.context import LogContext
+from magnetar.topic.log.tail_cache import TailCache
 from magnetar.topic.position import Position
 from magnetar.topic.proto.managed_ledger_pb2 import CompressionType, InfoMetadata, ManagedLedgerInfo
 from magnetar.wire.compression import Compression, decompress
@@ -63,6 +64,16 @@ _COMPRESSED_MAGIC: Final = 0x4778
 _COMPRESSED_HEAD = struct.Struct(">Hi")
 
 M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """Is shared by all topics of a broker; a log owns none of it."""
+
+    client: LedgerClient
+    store: MetadataStore
+    entropy: Entropy
+    tail_cache: TailCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +147,6 @@ def is_offloaded(span: LedgerSpan) -> bool:
     return bool(context.complete and context.bookkeeper_deleted)
 
 
-# --- compressed values ------------------------------------------------------------------------------------------------
-
-
 def unpacked(value: bytes) -> bytes:
     """Returns the value of a topic's or a cursor's node without its compression."""
     if len(value) < _COMPRESSED_HEAD.size:
@@ -168,8 +176,6 @@ def parse_message(value: bytes, kind: type[M], what: str) -> M:
         raise MalformedMetadataError(f"{what} is not what Pulsar writes there: a required field is missing")
     return message
 
-
-# --- in the metadata store --------------------------------------------------------------------------------------------
 
 MANAGED_LEDGERS_ROOT: Final = "/managed-ledgers"
 NO_NODE: Final = -1
@@ -267,8 +273,6 @@ class OwnedNode:
         spans = await _with_last_recovered(name, stored.value.spans, context)
         return cls(name, store, replace(stored.value, spans=spans), stored.version)
 
-    # --- changes ------------------------------------------------------------------------------------------------------
-
     async def change(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs this work when its turn comes. Raises TopicFencedError once the node is settled.
 
@@ -319,7 +323,8 @@ class OwnedNode:
         self.terminated = end
 
     async def check_owner(self) -> None:
-        """Raises TopicFencedError if another broker has written the node since this owner did."""
+        """Raises TopicFencedError if another broker has written the node since this owner did. The answer may be
+        outdated at any time."""
         await self.change(self._check_version())
 
     async def _check_version(self) -> None:

@@ -83,8 +83,6 @@ class LogReads:
         ledger_id = first.ledger_id
         return [LogEntry(Position(ledger_id, entry.entry_id), entry.payload) for entry in found]
 
-    # --- read ahead ---------------------------------------------------------------------------------------------------
-
     async def _take_ahead(self, first: Position) -> list[LogEntry] | None:
         ahead = self._ahead.pop(first, None)
         if not isinstance(ahead, asyncio.Task):
@@ -114,8 +112,6 @@ class LogReads:
         self._expected[position] = None
         while len(self._expected) > _EXPECTED_MAX:
             self._expected.popitem(last=False)
-
-    # --- open ledgers -------------------------------------------------------------------------------------------------
 
     async def _reader(self, span: LedgerSpan) -> LedgerReader:
         reader = self._readers.get(span.ledger_id)

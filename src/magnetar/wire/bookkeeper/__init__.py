@@ -2,6 +2,6 @@
 
 Invariant: a decoded value owns its bytes, so a receive buffer may be reused at once; only `hot_path` returns
            offsets.
-Read next: frames.py, messages.py, codes.py, checks.py, hot_path.py, server.py and client.py, digests.py,
-           availability.py, docs/bookkeeper-protocol.md
+Read next: frames.py, messages.py, codes.py, v2.py, v3.py, hot_path.py, ends.py, digests.py, availability.py,
+           docs/bookkeeper-protocol.md
 """

@@ -1,6 +1,6 @@
 """Runs of v2 adds and reads, and their answers, over one buffer: all work per entry on the hottest path.
 
-Format:    see requests_v2.py and responses_v2.py. A context is the first 32 bytes after an add's length: its word,
+Format:    see v2.py. A context is the first 32 bytes after an add's length: its word,
            master key and ledger id. They are equal for all adds that one writer sends to one ledger, so one comparison
            of bytes shows whether anything but the entry changed, and a dict from context to ledger replaces look-up
            and key check once a context has passed them.
@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from magnetar.errors import LocalProtocolError
-from magnetar.wire.bookkeeper.checks import ENTRY_BYTES_MIN
 from magnetar.wire.bookkeeper.digests import METADATA, Crc32cDigest, EntryDigest
 from magnetar.wire.bookkeeper.frames import (
     FRAME_BYTES_MAX,
@@ -33,7 +32,8 @@ from magnetar.wire.bookkeeper.frames import (
     PacketHeader,
     check_outgoing,
 )
-from magnetar.wire.bookkeeper.responses_v2 import HEADER, HEADER_BODY_BYTES
+from magnetar.wire.bookkeeper.messages import ENTRY_BYTES_MIN
+from magnetar.wire.bookkeeper.v2 import HEADER, HEADER_BODY_BYTES
 
 _CONTEXT = struct.Struct(">I20sq")
 _ADD = struct.Struct(">I32sqq")  # length | context | entry_id | LAC
@@ -241,9 +241,7 @@ def scan_add_responses(buffer: Buffer, start: int, end: int) -> AddResponseRun:
     """Scans all answers to v2 adds from `start` on, up to the first frame of another kind."""
     whole = (end - start) // HEADER.size * HEADER.size
     frames = memoryview(buffer)[start : start + whole]
-    alike = bytes(
-        frames[:_ANSWER_CONTEXT_BYTES]
-    )  # Mostly they have one ledger and one code: then only the entries differ.
+    alike = bytes(frames[:_ANSWER_CONTEXT_BYTES])  # Mostly all have one ledger and one code: only the entries differ.
     if whole > HEADER.size and frames[-HEADER.size : -_ENTRY_ID_BYTES] == alike:
         entry_ids = [entry_id for context, entry_id in _ANSWER.iter_unpack(frames) if context == alike]
         count = len(entry_ids)

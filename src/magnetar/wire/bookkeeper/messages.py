@@ -2,9 +2,15 @@
 
 Invariant: a decoded request can be served as it is: ids are in range, the ids inside an add's body are those outside,
            a fencing read has a master key, keys have 20 bytes, and an entry fits the answer to any read. A request
-           that breaks this is a `Refusal`, with its answer ready to be sent.
+           that breaks this is a `Refusal`, with its answer ready to be sent. `problem_with` decides, for both versions.
+           It is stricter than Apache's server, which stores any entry: an entry with an id below zero would be taken
+           for one of the journal's own marks, and an add whose body names another ledger would be stored there past
+           that ledger's key.
 Format:    every message has the version it travels in: 0 to 2 is the compact form, 3 is protobuf. A response has
            that of its request, and its `txn_id` (always 0 in the compact form, where ids link the two instead).
+Limits:    protobuf sets no bound on bytes. Clients send one length or a few: a master key is a SHA-1, whatever the
+           digest and the password; an explicit LAC is two numbers and a digest. Storage relies on it, so any other
+           length is refused here, before it can be stored.
 Read next: docs/bookkeeper-protocol.md (the operations of each version)
 """
 
@@ -12,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from magnetar.wire.bookkeeper.codes import Code
-from magnetar.wire.bookkeeper.frames import Buffer
+from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, IDS, LAST_ENTRY, MASTER_KEY_BYTES, Buffer
 
 V2 = 2
 V3 = 3
@@ -235,36 +241,97 @@ AnyResponse: TypeAlias = (
 )
 
 
-def failure(request: AnyRequest, code: Code) -> AnyResponse:
-    """Returns the response for a failure, in the form in which the client waits for it."""
-    assert code is not Code.EOK
-    version, txn_id = request.version, request.txn_id
+_RESPONSES: dict[type[AnyRequest], tuple[type[Any], tuple[str, ...]]] = {
+    AddEntry: (AddResponse, ("ledger_id", "entry_id")),
+    ReadEntry: (ReadResponse, ("ledger_id", "entry_id")),
+    BatchRead: (BatchReadResponse, ("ledger_id", "entry_id", "request_id")),
+    ReadLac: (ReadLacResponse, ("ledger_id",)),
+    WriteLac: (WriteLacResponse, ("ledger_id",)),
+    ForceLedger: (ForceLedgerResponse, ("ledger_id",)),
+    GetBookieInfo: (GetBookieInfoResponse, ()),
+    ListEntries: (ListEntriesResponse, ("ledger_id",)),
+    Auth: (AuthResponse, ()),
+    StartTls: (StartTlsResponse, ()),
+}
+"""The response to each request, and the fields that it repeats."""
+
+
+def answer_to(request: AnyRequest, code: Code = Code.EOK, **content: Any) -> AnyResponse:
+    """Returns the response to a request, in the form in which the client waits for it."""
+    kind, repeated = _RESPONSES[type(request)]
+    ids = {name: getattr(request, name) for name in repeated}
+    answer: AnyResponse = kind(code=code, **ids | content, version=request.version, txn_id=request.txn_id)
+    return answer
+
+
+# --- what can be served -----------------------------------------------------------------------------------------------
+
+ENTRY_BYTES_MIN = 24
+"""Ledger id, entry id, LAC: the part of an entry that a bookie reads."""
+LAC_BYTES_MAX = 1024
+"""The limit of an explicit LAC: 16 bytes and the digest, at most 20 bytes today. Longer ones have room."""
+
+Problem = tuple[Code, str]
+
+
+def problem_with(request: AnyRequest) -> Problem | None:
+    """Returns why the request must be refused, or None if it can be served."""
+    if getattr(request, "ledger_id", 0) < 0:
+        return Code.EBADREQ, "the ledger id is negative"
     match request:
         case AddEntry():
-            return AddResponse(code, request.ledger_id, request.entry_id, version=version, txn_id=txn_id)
+            return _of_add(request)
         case ReadEntry():
-            return ReadResponse(code, request.ledger_id, request.entry_id, version=version, txn_id=txn_id)
+            return _of_read(request)
+        case BatchRead() if request.entry_id < 0:
+            return Code.EBADREQ, "the entry id is negative"
         case BatchRead():
-            return BatchReadResponse(
-                code, request.ledger_id, request.entry_id, request.request_id, version=version, txn_id=txn_id
-            )
-        case GetBookieInfo():
-            return GetBookieInfoResponse(code, version=version, txn_id=txn_id)
-        case Auth():
-            return AuthResponse(code, version=version, txn_id=txn_id)
-        case StartTls():
-            return StartTlsResponse(code, version=version, txn_id=txn_id)
+            return _of_fencing(fence=request.fence, master_key=request.master_key)
+        case WriteLac():
+            return _of_write_lac(request)
         case _:
-            of_ledger = _LEDGER_RESPONSES[type(request)]
-            return of_ledger(code, request.ledger_id, version=version, txn_id=txn_id)
+            return None
 
 
-_LEDGER_RESPONSES: dict[
-    type[Request],
-    type[ReadLacResponse | WriteLacResponse | ForceLedgerResponse | ListEntriesResponse],
-] = {
-    ReadLac: ReadLacResponse,
-    WriteLac: WriteLacResponse,
-    ForceLedger: ForceLedgerResponse,
-    ListEntries: ListEntriesResponse,
-}
+def _of_add(request: AddEntry) -> Problem | None:
+    if request.entry_id < 0:
+        return Code.EBADREQ, "the entry id is negative"
+    if len(request.body) < ENTRY_BYTES_MIN:
+        return Code.EBADREQ, f"an entry of {len(request.body)} bytes has no room for its own header"
+    if len(request.body) > ENTRY_BYTES_MAX:
+        return Code.EBADREQ, f"an entry of {len(request.body)} bytes could not be read back, {ENTRY_BYTES_MAX} can be"
+    if IDS.unpack_from(request.body) != (request.ledger_id, request.entry_id):
+        return Code.EBADREQ, "the ids inside the entry are not those of the request"
+    return _of_key(request.master_key)
+
+
+def _of_read(request: ReadEntry) -> Problem | None:
+    if request.entry_id < LAST_ENTRY:
+        return Code.EBADREQ, "the entry id is negative"
+    if request.piggyback and request.previous_lac is not None and request.entry_id != LAST_ENTRY:
+        return Code.EBADREQ, "only a poll of the last entry can carry an entry along"
+    return _of_fencing(fence=request.fence, master_key=request.master_key)
+
+
+def _of_fencing(*, fence: bool, master_key: bytes | None) -> Problem | None:
+    if not fence:
+        return None  # Apache's client adds a key to some plain reads; it is ignored.
+    if master_key is None:
+        return Code.EUA, "fencing needs the ledger's master key"
+    return _of_key(master_key)
+
+
+def _of_write_lac(request: WriteLac) -> Problem | None:
+    if len(request.body) < IDS.size:
+        return Code.EBADREQ, f"a LAC of {len(request.body)} bytes is too short"
+    if len(request.body) > LAC_BYTES_MAX:
+        return Code.EBADREQ, f"a LAC of {len(request.body)} bytes is too long"
+    if IDS.unpack_from(request.body) != (request.ledger_id, request.lac):
+        return Code.EBADREQ, "the ledger id or the LAC inside the body is not that of the request"
+    return _of_key(request.master_key)
+
+
+def _of_key(master_key: bytes) -> Problem | None:
+    if len(master_key) != MASTER_KEY_BYTES:
+        return Code.EBADREQ, f"a master key has {MASTER_KEY_BYTES} bytes, not {len(master_key)}"
+    return None

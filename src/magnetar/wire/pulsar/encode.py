@@ -3,17 +3,49 @@
 Format:    a hand-made frame is a few constant tags with varints between them; the bytes are those that protobuf makes,
            and a test compares them. Ids of -1 travel as 2^64 - 1, which is what `varint` does. For SEND and MESSAGE
            only the part before headers_and_payload is made; the caller writes that after it, uncopied.
+           A varint has seven bits per byte, lowest first; the top bit says that more follow. Two tables of 14 bits each
+           (1.5 MB, made in a few milliseconds) make most values one look-up, and any other a few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from magnetar.errors import LocalProtocolError
 from magnetar.wire.pulsar.frames import SIZE_BYTES, SIZES, missing_fields
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
-from magnetar.wire.pulsar.varints import varint
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandAckResponse,
+    CommandError,
+    CommandSendError,
+    ServerError,
+)
+
+_U64 = 2**64 - 1
+_LAST = [bytes((value,)) for value in range(0x80)]
+_MORE = [bytes((value | 0x80,)) for value in range(0x80)]
+LAST_DIGITS = _LAST + [_MORE[low] + _LAST[high] for high in range(1, 0x80) for low in range(0x80)]
+LOWER_DIGITS = [_MORE[low] + _MORE[high] for high in range(0x80) for low in range(0x80)]
+"""Digits of 14 bits: two bytes that say that more follow. `LAST_DIGITS` say that none do, in one byte if possible."""
+
+
+def varint(value: int) -> bytes:
+    """Encodes an unsigned value below 2^64; a negative one as in int64 and int32 fields, in ten bytes."""
+    if 0 <= value < 0x4000:
+        return LAST_DIGITS[value]
+    if 0 <= value < 0x1000_0000:
+        return LOWER_DIGITS[value & 0x3FFF] + LAST_DIGITS[value >> 14]
+    return _long_varint(value & _U64)
+
+
+def _long_varint(value: int) -> bytes:
+    out = b""
+    while value >= 0x4000:
+        out += LOWER_DIGITS[value & 0x3FFF]
+        value >>= 14
+    return out + LAST_DIGITS[value]
+
 
 _pack_sizes = SIZES.pack
 
@@ -23,12 +55,6 @@ def encode_command(command: BaseCommand) -> bytes:
     if not command.IsInitialized():
         raise LocalProtocolError(f"a command without {missing_fields(command)}")
     return _framed(command.SerializeToString())
-
-
-def encode_command_head(command: BaseCommand, body_length: int) -> bytes:
-    """Encodes a frame up to its headers_and_payload, which has `body_length` bytes."""
-    body = command.SerializeToString()
-    return _pack_sizes(SIZE_BYTES + len(body) + body_length, len(body)) + body
 
 
 def encode_send_receipt(
@@ -111,13 +137,10 @@ def encode_ack_response(consumer_id: int, request_id: int) -> bytes:
 
 
 def encode_ack_error(consumer_id: int, request_id: int, error: int, message: str) -> bytes:
-    command = BaseCommand(type=BaseCommand.ACK_RESPONSE)
-    response = command.ackResponse
-    response.consumer_id = consumer_id
-    response.request_id = request_id
-    response.error = error  # type: ignore[assignment]  # A `ServerError`; its numbers are ints.
-    response.message = message
-    return encode_command(command)
+    refused = CommandAckResponse(
+        consumer_id=consumer_id, request_id=request_id, error=cast("ServerError", error), message=message
+    )
+    return encode_command(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=refused))
 
 
 def encode_success(request_id: int) -> bytes:
@@ -127,22 +150,16 @@ def encode_success(request_id: int) -> bytes:
 
 def encode_error(request_id: int, error: int, message: str) -> bytes:
     """Encodes the refusal of a request; `error` is a `ServerError`."""
-    command = BaseCommand(type=BaseCommand.ERROR)
-    command.error.request_id = request_id
-    command.error.error = error  # type: ignore[assignment]
-    command.error.message = message
-    return encode_command(command)
+    refused = CommandError(request_id=request_id, error=cast("ServerError", error), message=message)
+    return encode_command(BaseCommand(type=BaseCommand.ERROR, error=refused))
 
 
 def encode_send_error(producer_id: int, sequence_id: int, error: int, message: str) -> bytes:
     """Encodes the refusal of one SEND."""
-    command = BaseCommand(type=BaseCommand.SEND_ERROR)
-    failed = command.send_error
-    failed.producer_id = producer_id
-    failed.sequence_id = sequence_id
-    failed.error = error  # type: ignore[assignment]
-    failed.message = message
-    return encode_command(command)
+    refused = CommandSendError(
+        producer_id=producer_id, sequence_id=sequence_id, error=cast("ServerError", error), message=message
+    )
+    return encode_command(BaseCommand(type=BaseCommand.SEND_ERROR, send_error=refused))
 
 
 def encode_flow(consumer_id: int, permits: int) -> bytes:

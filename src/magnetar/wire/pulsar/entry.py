@@ -4,6 +4,9 @@ Format:    [0x0e02 u16 | size u32 | BrokerEntryMetadata] [0x0e01 u16 | crc32c u3
            | payload. A client gets everything from the checksum on, and the broker's header only if it asked for it.
            The index is continuous over a topic, per message; an entry carries that of its last one. Apache writes no
            header by default, so every reader must do without.
+           batch: (metadata_size u32 | SingleMessageMetadata | payload of the size it says) …; compressed and encrypted
+           as a whole, by the caller. The number of messages is in the entry's metadata; bytes after the last one are
+           ignored, as in Pulsar.
 Failure:   an entry that does not parse raises `MalformedEntryError`. The checksum is separate (`verify_checksum`): it
            was verified when the entry came in, and bookies have their own digests.
 """
@@ -11,35 +14,22 @@ Failure:   an entry that does not parse raises `MalformedEntryError`. The checks
 from __future__ import annotations
 
 import struct
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from magnetar.errors import MalformedEntryError
+from magnetar.wire.pulsar.encode import varint
 from magnetar.wire.pulsar.frames import (
     CHECKSUM_BYTES,
     CHECKSUM_MAGIC,
     SIZE,
     SIZE_BYTES,
     Buffer,
-    has_checksum,
     missing_fields,
-    verify_checksum,
 )
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
-from magnetar.wire.pulsar.varints import varint
-
-__all__ = [
-    "EntryHead",
-    "broker_entry_header",
-    "has_checksum",
-    "messages_in",
-    "metadata_of",
-    "parse_body_as",
-    "parse_entry",
-    "parse_entry_as",
-    "verify_checksum",
-]
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 
 BROKER_ENTRY_MAGIC: Final = 0x0E02
 _MAGIC = struct.Struct(">H")
@@ -148,3 +138,44 @@ def _parse_body(view: memoryview, offset: int) -> tuple[MessageMetadata, int]:
     if not metadata.IsInitialized():
         raise MalformedEntryError(f"message metadata without a required field: {missing_fields(metadata)}")
     return metadata, metadata_end
+
+
+class BatchedMessage(NamedTuple):
+    metadata: SingleMessageMetadata
+    payload: memoryview
+    """A view of the batch's payload."""
+
+
+def messages_of_batch(payload: Buffer, count: int) -> Iterator[BatchedMessage]:
+    """Yields the `count` messages of a decompressed payload, in order. Raises where it ends too early."""
+    view = memoryview(payload)
+    position = 0
+    for _ in range(count):
+        message, position = _message_at(view, position)
+        yield message
+
+
+def _message_at(view: memoryview, position: int) -> tuple[BatchedMessage, int]:
+    start = position + SIZE_BYTES
+    if start > len(view):
+        raise MalformedEntryError(f"a batch ends at byte {len(view)}, before a message that it counts")
+    end = start + int(SIZE.unpack_from(view, position)[0])
+    if end > len(view):
+        raise MalformedEntryError(f"metadata up to byte {end} in a batch of {len(view)}")
+    try:
+        metadata = SingleMessageMetadata.FromString(view[start:end])  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise MalformedEntryError(f"metadata in a batch that is not protobuf: {error}") from None
+    if not metadata.IsInitialized():
+        raise MalformedEntryError(f"metadata in a batch without {missing_fields(metadata)}")
+    following = end + metadata.payload_size
+    if not end <= following <= len(view):
+        raise MalformedEntryError(f"a message of {metadata.payload_size} bytes in a batch of {len(view)}")
+    return BatchedMessage(metadata, view[end:following]), following
+
+
+def encode_batched_message(metadata: SingleMessageMetadata, payload: Buffer) -> bytes:
+    """Encodes one message of a batch. Sets the metadata's payload size."""
+    metadata.payload_size = len(payload)
+    head = metadata.SerializeToString()
+    return b"".join((SIZE.pack(len(head)), head, payload))

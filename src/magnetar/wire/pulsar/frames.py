@@ -7,6 +7,10 @@ Format:    total_size u32 | command_size u32 | BaseCommand | [headers_and_payloa
            never recomputed. It is optional: very old clients send none.
 Invariant: a size beyond the limit is refused as soon as it is read, so a peer cannot make us wait for, or keep, more
            than one frame of the limit; and a command is complete: it has every required field. Its strings are text.
+           Protobuf accepts a string that is not UTF-8, and returns it as bytes. In commands such strings are refused;
+           they would be names of topics, subscriptions, producers and consumers. In the metadata of messages, which the
+           broker does not read when it accepts them, they are read as in Java, with replacement characters in the place
+           of other bytes (`text_of`). They are delivered as they came.
 Order:     functions take a buffer and the region `start` to `end` of it that holds received bytes; their results are
            positions in the same buffer. The owner of the buffer moves the rest after the last whole frame to the front,
            or lets the buffer grow to `frame_end`.
@@ -16,7 +20,7 @@ Read next: hot_path.py, for runs of SEND
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from crc32c import crc32c
@@ -24,7 +28,41 @@ from google.protobuf.message import DecodeError, Message
 
 from magnetar.errors import RemoteProtocolError
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
-from magnetar.wire.pulsar.text import field_that_is_no_text, has_strings
+
+_Descriptor: TypeAlias = Any  # The stubs have two classes that are the same.
+
+
+def text_of(value: str | bytes) -> str:
+    """Returns a string field of a message's metadata."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def has_strings(kind: _Descriptor, above: tuple[_Descriptor, ...] = ()) -> bool:
+    """Reports whether messages of this kind may have a string, at any depth."""
+    inner = [field.message_type for field in kind.fields if field.message_type is not None]
+    within = (*above, kind)
+    return any(field.type == field.TYPE_STRING for field in kind.fields) or any(
+        has_strings(each, within) for each in inner if each not in within
+    )
+
+
+def field_that_is_no_text(message: Message) -> str | None:
+    """Returns the name of a string field that is not UTF-8, within the message or within its parts."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if any(isinstance(each, bytes) for each in _each(value)):
+                return str(field.name)
+        elif field.type == field.TYPE_MESSAGE:
+            for each in _each(value):
+                if (found := field_that_is_no_text(each)) is not None:
+                    return found
+    return None
+
+
+def _each(value: Any) -> Iterable[Any]:
+    """Returns all values of a repeated field, otherwise the one."""
+    return (value,) if isinstance(value, str | bytes | Message) else value
+
 
 PROTOCOL_VERSION: Final = 21
 """The highest version that we speak, on both sides; a connection uses the lower of the two."""

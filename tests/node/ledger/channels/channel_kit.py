@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from magnetar.config.ledger import LedgerConfig
 from magnetar.errors import MagnetarError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.bookie_channel import BookieChannel, Dial
-from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.channel import Channel, Dial
 from magnetar.ledger.channels.connection import Connection
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
 from magnetar.wire.bookkeeper.frames import Buffer
@@ -88,7 +87,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def bad_bookie(serve: Serve, config: LedgerConfig = CONFIG) -> AsyncIterator[BookieChannel]:
+async def bad_bookie(serve: Serve, config: LedgerConfig = CONFIG) -> AsyncIterator[Channel]:
     """A channel to a server that does what a bookie should not."""
     tasks: list[asyncio.Task[None]] = []
 
@@ -103,7 +102,7 @@ async def bad_bookie(serve: Serve, config: LedgerConfig = CONFIG) -> AsyncIterat
             writer.transport.abort()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    channel = await BookieChannel.connect(BookieId("bad:1"), config, tcp_dial(server.sockets[0].getsockname()[1]))
+    channel = await Channel.connect(BookieId("bad:1"), config, tcp_dial(server.sockets[0].getsockname()[1]))
     try:
         yield channel
     finally:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.config.ledger import LedgerConfig
-from magnetar.config.placement import PlacementConfig
+from magnetar.config.ledger import LedgerConfig, PlacementConfig
 from magnetar.errors import AccessDeniedError, BookieUnavailableError, ConfigError, MetadataUnavailableError
 from magnetar.ids import BookieId
 from magnetar.ledger.channels.bookies import CHANNELS_PER_BOOKIE_MAX, Bookies
@@ -320,7 +319,7 @@ class TestChannels:
         async with bookies_of(cluster, local=cluster.local) as bookies:
             channel = await bookies.channel(cluster.bookie_ids[0])
             assert (await channel.request(ASK, timeout_s=SECONDS)).code is Code.ENOLEDGER
-            assert type(channel._v2.link._transport).__name__ == "LocalTransport"  # type: ignore[attr-defined]
+            assert type(channel._v2._transport).__name__ == "LocalTransport"  # type: ignore[attr-defined]
             await cluster.stop(0)
             await until(lambda: channel.is_lost, "its end is heard of")
             with pytest.raises(BookieUnavailableError, match="is not running"):

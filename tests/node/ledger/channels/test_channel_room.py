@@ -8,9 +8,8 @@ import pytest
 
 from magnetar.errors import BookieUnavailableError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.bookie_channel import BookieChannel
-from magnetar.ledger.channels.v2_connection import V2Connection
-from magnetar.ledger.channels.v3_connection import V3Connection
+from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.connection import V2Connection, V3Connection
 from magnetar.testing.cluster import BookieCluster
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import V2, V3, AddEntry, AnyRequest, BatchRead, ReadEntry, ReadLac
@@ -29,9 +28,9 @@ def named(request: AnyRequest) -> str:
 
 
 @pytest.fixture
-async def channel() -> AsyncIterator[BookieChannel]:
+async def channel() -> AsyncIterator[Channel]:
     async with BookieCluster(1) as cluster:
-        channel = await BookieChannel.connect(BookieId("b"), CONFIG, tcp_dial(cluster.nodes[0].port))
+        channel = await Channel.connect(BookieId("b"), CONFIG, tcp_dial(cluster.nodes[0].port))
         await channel.request(ReadLac(7, version=V3), timeout_s=SECONDS)  # So that there are both connections.
         yield channel
         await channel.aclose()
@@ -39,7 +38,7 @@ async def channel() -> AsyncIterator[BookieChannel]:
 
 @pytest.mark.parametrize("request_", FULL, ids=named)
 async def test_full_v2_connection_does_not_refuse_what_travels_in_v3(
-    channel: BookieChannel, request_: AnyRequest, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, request_: AnyRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(V2Connection, "is_writable", False)
     await channel.request(request_, timeout_s=SECONDS)
@@ -47,7 +46,7 @@ async def test_full_v2_connection_does_not_refuse_what_travels_in_v3(
 
 @pytest.mark.parametrize("request_", COMPACT, ids=named)
 async def test_full_v3_connection_does_not_refuse_what_travels_in_v2(
-    channel: BookieChannel, request_: AnyRequest, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, request_: AnyRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(V3Connection, "is_writable", False)
     await channel.request(request_, timeout_s=SECONDS)
@@ -58,7 +57,7 @@ async def test_full_v3_connection_does_not_refuse_what_travels_in_v2(
     ("connection", "request_"), [*[(V2Connection, r) for r in COMPACT], *[(V3Connection, r) for r in FULL]]
 )
 async def test_full_connection_refuses_what_travels_on_it(
-    channel: BookieChannel,
+    channel: Channel,
     connection: type[V2Connection | V3Connection],
     request_: AnyRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,7 +68,7 @@ async def test_full_connection_refuses_what_travels_on_it(
 
 
 async def test_reads_of_which_one_must_travel_in_v3_are_refused_before_anything_is_sent(
-    channel: BookieChannel, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel.send_reads(7, [1], Reader(), timeout_s=SECONDS).cancel()  # Its answer may yet come, so 1 is ambiguous.
     monkeypatch.setattr(V3Connection, "is_writable", False)
@@ -79,7 +78,7 @@ async def test_reads_of_which_one_must_travel_in_v3_are_refused_before_anything_
 
 
 async def test_add_in_v3_is_not_refused_as_its_writer_looks_for_room_itself(
-    channel: BookieChannel, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(V3Connection, "is_writable", False)
     assert not channel.is_v3_writable
@@ -88,10 +87,10 @@ async def test_add_in_v3_is_not_refused_as_its_writer_looks_for_room_itself(
     assert response.code is Code.EOK
 
 
-async def test_writers_are_told_of_room_on_the_v3_connection(channel: BookieChannel) -> None:
+async def test_writers_are_told_of_room_on_the_v3_connection(channel: Channel) -> None:
     writer = Writer()
     channel.attach(8, writer)
     full = channel._requests._v3
     assert full is not None
-    full.on_writable()
+    full._owner.on_room()
     assert writer.rooms == 1

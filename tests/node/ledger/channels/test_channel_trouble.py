@@ -9,10 +9,11 @@ import pytest
 
 from magnetar.errors import BookieUnavailableError, MagnetarError, RequestTimeoutError
 from magnetar.ids import BookieId
-from magnetar.ledger.channels.bookie_channel import BookieChannel
+from magnetar.ledger.channels.channel import Channel
 from magnetar.ledger.channels.connection import RECEIVE_BYTES
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import response_parts
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.hot_path import encode_add_responses, read_response_header
 from magnetar.wire.bookkeeper.messages import (
@@ -27,7 +28,6 @@ from magnetar.wire.bookkeeper.messages import (
     ReadLacResponse,
     ReadResponse,
 )
-from magnetar.wire.bookkeeper.server import response_parts
 from tests.node.ledger.channels.channel_kit import (
     CONFIG,
     SECONDS,
@@ -61,7 +61,7 @@ def answer_with(answer: bytes) -> object:
     return serve
 
 
-async def error_of(channel: BookieChannel, request: object) -> MagnetarError:
+async def error_of(channel: Channel, request: object) -> MagnetarError:
     with pytest.raises(MagnetarError) as caught:
         await channel.request(request, timeout_s=SECONDS)  # type: ignore[arg-type]
     return caught.value
@@ -81,7 +81,7 @@ class TestSilence:
             channel.attach(1, first)
             channel.attach(2, second)
             channel.send_adds(add_frames(1, [0]))
-            await until(lambda: channel._v2.link.silent_s > 0.02, "it is silent for long enough")
+            await until(lambda: channel._v2.silent_s > 0.02, "it is silent for long enough")
             channel.detach(1, first, unanswered=1)
             assert not channel.is_lost  # The other writer decides for itself.
             channel.detach(2, second)
@@ -95,7 +95,7 @@ class TestSilence:
             writer = Writer()
             channel.attach(1, writer)
             channel.detach(1, writer, unanswered=1)
-            assert channel._v2.link.silent_s == 0.0
+            assert channel._v2.silent_s == 0.0
             assert not channel.is_lost
 
     async def test_requests_run_out_of_time_each_at_its_own(self) -> None:
@@ -144,7 +144,7 @@ class TestSilence:
                 sent += 1
                 await asyncio.sleep(0)
             assert sent * 2**16 < 40 * 2**20  # The limit, and what the system's own buffers take.
-            assert channel._v2.link._unsent_bytes <= 2**20 + 2**17
+            assert channel._v2._unsent_bytes <= 2**20 + 2**17
 
     async def test_nobody_who_listens_is_unavailable_and_said_so(self) -> None:
         server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
@@ -152,7 +152,7 @@ class TestSilence:
         server.close()
         await server.wait_closed()
         with pytest.raises(BookieUnavailableError, match=r"no connection to bookie gone:1: .*; does it run\?"):
-            await BookieChannel.connect(BookieId("gone:1"), CONFIG, tcp_dial(port))
+            await Channel.connect(BookieId("gone:1"), CONFIG, tcp_dial(port))
 
     async def test_a_connection_that_does_not_come_about_is_given_up(self) -> None:
         async def dial(_make: object) -> None:
@@ -160,7 +160,7 @@ class TestSilence:
 
         config = dataclasses.replace(CONFIG, connect_timeout_ms=20)
         with pytest.raises(BookieUnavailableError, match="within 20 ms"):
-            await BookieChannel.connect(BookieId("far:1"), config, dial)
+            await Channel.connect(BookieId("far:1"), config, dial)
 
     async def test_a_v3_connection_that_cannot_be_made_fails_its_requests_and_is_tried_again(self) -> None:
         async with bad_bookie(say_nothing) as channel:
@@ -339,4 +339,4 @@ class TestFraming:
             channel.send_reads(LEDGER, range(len(sizes)), reader, timeout_s=SECONDS)
             await until(lambda: len(reader.answers) == len(sizes), "everything is answered")
             assert [bytes(body) for _, body in reader.answers.values()] == bodies
-            assert len(channel._v2.link._buffer.data) == RECEIVE_BYTES
+            assert len(channel._v2._buffer.data) == RECEIVE_BYTES

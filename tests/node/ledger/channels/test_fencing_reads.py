@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.errors import LocalProtocolError, RequestTimeoutError
-from magnetar.ledger.channels.bookie_channel import BookieChannel
-from magnetar.ledger.channels.v2_connection import V2Connection
+from magnetar.ledger.channels.channel import Channel
+from magnetar.ledger.channels.connection import V2Connection
 from magnetar.testing.cluster import BookieCluster
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.codes import Code
@@ -18,7 +18,7 @@ from magnetar.wire.bookkeeper.digests import master_key
 from magnetar.wire.bookkeeper.frames import LAST_ENTRY
 from magnetar.wire.bookkeeper.hot_path import encode_fencing_reads, encode_reads, read_response_header
 from magnetar.wire.bookkeeper.messages import V2, ReadEntry
-from magnetar.wire.bookkeeper.requests_v2 import encode_request
+from magnetar.wire.bookkeeper.v2 import encode_request
 from tests.node.ledger.channels.channel_kit import (
     CONFIG,
     DIGEST,
@@ -43,13 +43,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[BookieCluster]:
 
 
 @pytest.fixture
-async def channel(cluster: BookieCluster) -> AsyncIterator[BookieChannel]:
-    channel = await BookieChannel.connect(cluster.bookie_ids[0], CONFIG, tcp_dial(cluster.nodes[0].port))
+async def channel(cluster: BookieCluster) -> AsyncIterator[Channel]:
+    channel = await Channel.connect(cluster.bookie_ids[0], CONFIG, tcp_dial(cluster.nodes[0].port))
     yield channel
     await channel.aclose()
 
 
-async def write(channel: BookieChannel, entry_ids: range) -> dict[int, int]:
+async def write(channel: Channel, entry_ids: range) -> dict[int, int]:
     writer = Writer()
     channel.attach(LEDGER, writer)
     channel.send_adds(add_frames(LEDGER, entry_ids))
@@ -58,13 +58,13 @@ async def write(channel: BookieChannel, entry_ids: range) -> dict[int, int]:
     return writer.answers
 
 
-def fence(channel: BookieChannel, *entry_ids: int, key: bytes = KEY) -> Reader:
+def fence(channel: Channel, *entry_ids: int, key: bytes = KEY) -> Reader:
     reader = Reader()
     channel.send_reads(LEDGER, entry_ids, reader, timeout_s=SECONDS, fence_with=key)
     return reader
 
 
-def read(channel: BookieChannel, *entry_ids: int) -> Reader:
+def read(channel: Channel, *entry_ids: int) -> Reader:
     reader = Reader()
     channel.send_reads(LEDGER, entry_ids, reader, timeout_s=SECONDS)
     return reader
@@ -85,7 +85,7 @@ def test_frames_are_those_of_the_plain_encoder() -> None:
 
 
 async def test_ledger_is_fenced_by_a_run_of_reads_on_the_one_connection(
-    channel: BookieChannel, cluster: BookieCluster
+    channel: Channel, cluster: BookieCluster
 ) -> None:
     await write(channel, range(3))
     reader = fence(channel, LAST_ENTRY, 0, 1, 2, 3)
@@ -100,7 +100,7 @@ async def test_ledger_is_fenced_by_a_run_of_reads_on_the_one_connection(
     assert channel._v2.fencing == 0
 
 
-async def test_wrong_key_is_an_answer(channel: BookieChannel) -> None:
+async def test_wrong_key_is_an_answer(channel: Channel) -> None:
     await write(channel, range(1))
     reader = fence(channel, 0, key=master_key(b"wrong"))
     await answered(reader)
@@ -109,7 +109,7 @@ async def test_wrong_key_is_an_answer(channel: BookieChannel) -> None:
 
 @pytest.mark.parametrize("second", [fence, read])
 async def test_whoever_reads_an_entry_while_it_is_read_with_a_fence_is_served_apart(
-    channel: BookieChannel, cluster: BookieCluster, second: Callable[..., Reader]
+    channel: Channel, cluster: BookieCluster, second: Callable[..., Reader]
 ) -> None:
     await write(channel, range(2))
     cluster.hang(0)
@@ -123,7 +123,7 @@ async def test_whoever_reads_an_entry_while_it_is_read_with_a_fence_is_served_ap
 
 
 async def test_request_for_an_entry_that_is_read_with_a_fence_is_served_apart(
-    channel: BookieChannel, cluster: BookieCluster
+    channel: Channel, cluster: BookieCluster
 ) -> None:
     await write(channel, range(1))
     cluster.hang(0)
@@ -135,7 +135,7 @@ async def test_request_for_an_entry_that_is_read_with_a_fence_is_served_apart(
     assert cluster.nodes[0].running.counters.opened == 2
 
 
-async def test_fence_does_not_join_reads_that_are_under_way(channel: BookieChannel, cluster: BookieCluster) -> None:
+async def test_fence_does_not_join_reads_that_are_under_way(channel: Channel, cluster: BookieCluster) -> None:
     await write(channel, range(1))
     cluster.hang(0)
     first, second = read(channel, 0), read(channel, 0)
@@ -167,7 +167,7 @@ async def test_answer_to_a_plain_read_is_no_promise_to_be_fenced() -> None:
 
 
 async def test_fence_that_was_given_up_keeps_its_place_and_the_next_goes_apart(
-    channel: BookieChannel, cluster: BookieCluster
+    channel: Channel, cluster: BookieCluster
 ) -> None:
     await write(channel, range(1))
     cluster.hang(0)
@@ -187,7 +187,7 @@ async def test_fence_that_was_given_up_keeps_its_place_and_the_next_goes_apart(
 
 
 async def test_fence_does_not_wait_for_writers_that_fill_the_connection(
-    channel: BookieChannel, cluster: BookieCluster, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, cluster: BookieCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(channel, range(1))
     with monkeypatch.context() as patch:

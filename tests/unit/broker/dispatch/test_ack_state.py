@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.broker.dispatch.blockers import BlockerKind
 from magnetar.broker.dispatch.context import DispatchLimits
-from magnetar.config.cursor import CursorConfig
+from magnetar.config.topic import CursorConfig
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe
 from tests.unit.admin.admin_world import TOPIC, admin_world

@@ -6,18 +6,19 @@ import json
 
 import pytest
 
-from magnetar.broker.policies.event_schema import event_schema, parsed_event_schema
 from magnetar.broker.policies.events import (
     decode_deletion,
     decode_event,
     encode_event,
     event_key,
+    event_schema,
     new_document,
+    parsed_event_schema,
     unknown_field,
 )
 from magnetar.errors import InvalidPolicyError, MalformedEntryError
 from magnetar.names import TopicName
-from magnetar.schemas.avro.encoder import encode_value
+from magnetar.schemas.avro.binary import encode_value
 from magnetar.schemas.avro.parser import parse_schema
 from tests.unit.broker import golden
 

@@ -28,9 +28,8 @@ from magnetar.broker.policies.values import (
     SubscribeRate,
 )
 from magnetar.config.broker import BrokerConfig
-from magnetar.config.defaults import TopicDefaultsConfig
+from magnetar.config.defaults import SchemasConfig, TopicDefaultsConfig
 from magnetar.config.root import Config
-from magnetar.config.schemas import SchemasConfig
 from magnetar.errors import MalformedMetadataError
 from magnetar.names import NamespaceName
 from magnetar.schemas.compatibility import CompatibilityStrategy

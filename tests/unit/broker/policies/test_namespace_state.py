@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.broker.policies.events import PolicyChange
-from magnetar.broker.policies.namespace_state import NamespaceState
+from magnetar.broker.policies.follower import NamespaceState
 from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.config.root import Config
 from magnetar.names import NamespaceName, TopicName

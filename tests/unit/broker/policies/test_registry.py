@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magnetar.admin.policies import namespace_routes, topic_routes
-from magnetar.broker.policies.event_schema import parsed_event_schema
-from magnetar.broker.policies.events import fields_of, unknown_field
+from magnetar.broker.policies.events import fields_of, parsed_event_schema, unknown_field
 from magnetar.broker.policies.kinds import COUNT
 from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies, known_policies
 from magnetar.broker.policies.rows import Documents, Place, known_fields, merge, policy, rows_of
@@ -59,7 +58,8 @@ def test_new_row_is_known_in_documents_of_clients() -> None:
 
 
 async def test_new_row_has_routes_at_both_levels() -> None:
-    routes = [*namespace_routes.routes_of([NEW]), *topic_routes.routes_of({"unacked_per_subscription_max": NEW})]
+    rows = {"unacked_per_subscription_max": NEW}
+    routes = [*namespace_routes(rows), *topic_routes(rows)]
     assert {(route.method, route.summary) for route in routes} == {
         ("GET", "Get the most unacknowledged bytes of a subscription"),
         ("POST", "Set the most unacknowledged bytes of a subscription"),

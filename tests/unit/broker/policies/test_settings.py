@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.config.broker import BrokerConfig
-from magnetar.config.defaults import TopicDefaultsConfig
-from magnetar.config.schemas import STRATEGIES, SchemasConfig
+from magnetar.config.defaults import STRATEGIES, SchemasConfig, TopicDefaultsConfig
 from magnetar.errors import ConfigError
 from magnetar.schemas.compatibility import CompatibilityStrategy
 

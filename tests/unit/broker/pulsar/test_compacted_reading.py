@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.upkeep import chores
 from magnetar.broker.upkeep.compaction import CompactionStatus
+from magnetar.broker.upkeep.upkeep import trim
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, message
 from tests.unit.topic.test_compaction import batch
@@ -32,7 +32,7 @@ async def compacted(world: BrokerWorld, topic: str = "t") -> list[MessageIdData]
     loaded.compaction.begin()
     await loaded.compaction.wait()
     assert loaded.compaction.status is CompactionStatus.SUCCESS
-    assert await chores.trim(loaded) == 1
+    assert await trim(loaded) == 1
     return ids
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.upkeep.chores import trim
+from magnetar.broker.upkeep.upkeep import trim
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 from tests.unit.broker.pulsar.broker_world import BrokerWorld, Talker, batch
 

@@ -8,11 +8,9 @@ import json
 import pytest
 
 from magnetar.broker.resources.bundles import Bundles
-from magnetar.broker.resources.clusters import new_cluster
-from magnetar.broker.resources.namespaces import new_policies
+from magnetar.broker.resources.namespaces import new_cluster, new_policies, new_tenant
 from magnetar.broker.resources.producer_names import ProducerNames
 from magnetar.broker.resources.resources import Resources
-from magnetar.broker.resources.tenants import new_tenant
 from magnetar.config.broker import BrokerConfig
 from magnetar.errors import (
     InvalidNameError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from magnetar.config.journal import JournalConfig
-from magnetar.sim.devices.device import Crash
+from magnetar.config.storage import JournalConfig
+from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.machine import SimMachine
 from magnetar.storage.frames import add_frame
@@ -30,7 +30,7 @@ class Disk:
         for path in ("/journal0", "/ledgers0"):
             self.machine.mount(path)
         self.image = DurableImage(self.machine, journals=1, directories=1)
-        self.image.set_index_path("/ledgers0/index")
+        self.image.index_path = "/ledgers0/index"
         self.durable: list[object] = []
 
     async def open(self) -> Journal:

@@ -14,12 +14,12 @@ from magnetar.errors import JournalDamagedError, JournalFailedError, NotEnoughBo
 from magnetar.ids import BookieId
 from magnetar.ledger.writing.repair import Repair
 from magnetar.quorum.candidates import Candidates
-from magnetar.quorum.policies import RandomPlacement
+from magnetar.quorum.placement import RandomPlacement
 from magnetar.quorum.sizes import QuorumSizes
 from magnetar.runtime.disk import Disk
 from magnetar.runtime.receiving import ReceiveMemory
-from magnetar.sim.devices.device import SimDevice
-from magnetar.sim.devices.disk import SimDisk
+from magnetar.sim.device import SimDevice
+from magnetar.sim.disk import SimDisk
 from magnetar.storage.journal import replay
 from magnetar.storage.journal.files import DIRECTORY
 from magnetar.storage.journal.format import FileHeader, encode_file_header, file_name

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Versioned
-from magnetar.sim.devices.device import Fault
+from magnetar.sim.device import Fault
 from magnetar.sim.ledgers.durable import DurableImage
 from magnetar.sim.ledgers.invariants import ALL
 from magnetar.sim.ledgers.options import draw
@@ -50,9 +50,9 @@ class Scene:
             for path in ("/journal0", "/ledgers0"):
                 machine.mount(path)
             image = DurableImage(machine, journals=1, directories=1)
-            image.set_index_path("/ledgers0/index")
+            image.index_path = "/ledgers0/index"
             self.watch.bookies[bookie_id] = BookieWatch(bookie_id.partition(":")[0], bookie_id, machine, image)
-        self.ledger = self.watch.history.created(LEDGER, (3, 3, 2), b"", DigestType.CRC32C, WRITER)
+        self.ledger = self.watch.history.created(LEDGER, b"", DigestType.CRC32C, WRITER)
         for entry_id in range(5):
             self.watch.history.sent(self.ledger, entry_id, b"x")
         self.watch.ledgers[LEDGER] = Versioned(OPEN, 0)
@@ -133,10 +133,10 @@ def test_an_acknowledgement_during_an_ensemble_change_is_seen(scene: Scene) -> N
 
 def test_a_lac_beyond_the_writers_is_seen_wherever_it_is_told(scene: Scene) -> None:
     told: list[LedgerHistory] = [scene.ledger]
-    scene.watch.tell("on_adds_received", scene.bookie, LEDGER, [1], [0], recovery=False)
+    scene.watch.tell("on_adds_received", scene.bookie, LEDGER, [1], [0])
     scene.watch.tell("on_lac_seen", told[0], SUCCESSOR, -1, 0)
-    scene.watch.tell("on_lac_answer", LacAnswer(scene.bookie, LEDGER, 0, b"", int(Code.EUA)))
-    scene.watch.tell("on_read", told[0], SUCCESSOR, 0, b"x", 0, sure=False)
+    scene.watch.tell("on_lac_answer", LacAnswer(scene.bookie, LEDGER, 0, int(Code.EUA)))
+    scene.watch.tell("on_read", told[0], SUCCESSOR, 0, b"x", 0)
     assert [violation.invariant for violation in scene.watch.violations] == ["L7"] * 4
 
 
@@ -150,7 +150,7 @@ def test_a_lac_that_goes_back_is_seen(scene: Scene) -> None:
 
 def test_other_bytes_than_were_sent_are_seen(scene: Scene) -> None:
     scene.ledger.acked = 4
-    scene.watch.tell("on_read", scene.ledger, SUCCESSOR, 0, b"y", 4, sure=False)
+    scene.watch.tell("on_read", scene.ledger, SUCCESSOR, 0, b"y", 4)
     scene.watch.tell("on_stored", scene.bookie, LEDGER, 9, bytes(40))
     scene.watch.tell("on_stored", scene.bookie, LEDGER, 0, bytes(40))
     assert [violation.invariant for violation in scene.watch.violations] == ["L3", "L5", "L5"]
@@ -242,7 +242,7 @@ def test_a_close_with_enough_denials_is_none(scene: Scene) -> None:
 def test_an_answer_that_is_not_durable_is_seen(scene: Scene) -> None:
     scene.added(scene.bookie, 0)
     scene.read(scene.bookie, 0, Code.ENOENTRY, fence=True)
-    scene.watch.tell("on_lac_answer", LacAnswer(scene.bookie, LEDGER, -1, b"lac", 0))
+    scene.watch.tell("on_lac_answer", LacAnswer(scene.bookie, LEDGER, -1, 0))
     assert [violation.invariant for violation in scene.watch.violations] == ["B1"] * 3
 
 

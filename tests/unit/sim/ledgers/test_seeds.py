@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.sim.ledgers.directed import RUNS, run_directed
 from magnetar.sim.ledgers.scenario import LEDGERS
 from magnetar.sim.run import Report
+from tests.unit.sim.ledgers.directed import RUNS, run_directed
 
 SEEDS = range(1_000, 1_024)
 BATCH = 4

@@ -15,7 +15,7 @@ from magnetar.sim.ledgers.options import Options
 from magnetar.sim.ledgers.watch import Watch
 from magnetar.sim.mutants.planting import Edit, planted
 from magnetar.sim.mutants.scenes import SceneWorld, scene_options
-from magnetar.sim.network.link import LinkDelay
+from magnetar.sim.network import LinkDelay
 from magnetar.sim.run import Report, live
 from magnetar.sim.world import World
 

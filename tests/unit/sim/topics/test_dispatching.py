@@ -11,8 +11,8 @@ import pytest
 from magnetar.broker.dispatch.context import DispatchLimits
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.subscriptions.consumer import SubscriptionType
-from magnetar.sim.topics.dispatching import WatchedSubscription
 from magnetar.sim.topics.invariants import DELIVERY_LIMIT_S, Delivers
+from magnetar.sim.topics.observe import WatchedSubscription
 from magnetar.sim.topics.watch import TopicWatch
 from tests.unit.broker.dispatch import world as worlds
 from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, World, settle
@@ -35,7 +35,7 @@ def watched_world(limits: DispatchLimits | None = None, **settings: int) -> tupl
 def publish(world: World, subscription: WatchedSubscription, keys: str) -> None:
     world.publish_keys(keys)
     for entry in world.topic.entries:
-        subscription.seen[entry.position] = entry
+        subscription.entries_of_world[subscription.topic, entry.position] = entry
 
 
 @every_type

@@ -8,7 +8,7 @@ from random import Random
 from magnetar.broker.front_end import PULSAR
 from magnetar.broker.ownership import BrokerAddress
 from magnetar.names import TopicName
-from magnetar.sim.topics.ownership import Board
+from magnetar.sim.topics.cluster import Board
 from magnetar.sim.world import World
 
 TOPIC = "persistent://public/default/t"

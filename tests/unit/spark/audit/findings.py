@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from magnetar.spark.pipelines.audit.options import bin_of
-from magnetar.spark.pipelines.audit.result import Bin, Counts, Findings, Latency, MessageRow, Outage, Step, Stream
+from magnetar.spark.pipelines.audit.values import (
+    Bin,
+    Counts,
+    Findings,
+    Latency,
+    MessageRow,
+    Outage,
+    Step,
+    Stream,
+    bin_of,
+)
 
 BEGIN_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.spark.pipelines.audit import options as audit_options
+from magnetar.spark.pipelines.audit import values as audit_values
 from magnetar.testing import audit_log
 from magnetar.testing.audit_clients import (
     ConfluentProducer,
@@ -88,7 +88,7 @@ def test_a_mark_tells_producer_and_sequence_even_if_the_name_has_colons() -> Non
 
 
 def test_pipeline_and_log_agree_about_the_header() -> None:
-    assert audit_log.HEADER == audit_options.HEADER
+    assert audit_log.HEADER == audit_values.HEADER
 
 
 # --- Pulsar -----------------------------------------------------------------------------------------------------------

@@ -8,18 +8,19 @@ import math
 import pytest
 
 from magnetar.errors import ConfigError, InvalidNameError
-from magnetar.spark.pipelines.audit.options import (
+from magnetar.spark.pipelines.audit.values import (
     FAULTS,
     LOWEST_BIN,
     STEPS_MAX,
     VERDICTS,
     AuditOptions,
+    AuditResult,
+    Counts,
     bin_edges_ms,
     bin_of,
     step_us,
     whole_topic,
 )
-from magnetar.spark.pipelines.audit.result import AuditResult, Counts
 from tests.unit.spark.audit.findings import failed_findings, some_findings
 
 

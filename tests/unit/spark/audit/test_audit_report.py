@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from magnetar.spark.pipelines.audit.result import AuditResult, Counts, Findings
+from magnetar.spark.pipelines.audit import charts as scales
+from magnetar.spark.pipelines.audit import markup
+from magnetar.spark.pipelines.audit.markup import element, text
+from magnetar.spark.pipelines.audit.page import render
 from magnetar.spark.pipelines.audit.table import print_result
-from magnetar.spark.pipelines.report import markup
-from magnetar.spark.pipelines.report import plot as scales
-from magnetar.spark.pipelines.report.markup import element, text
-from magnetar.spark.pipelines.report.page import render
+from magnetar.spark.pipelines.audit.values import AuditResult, Counts, Findings
 from tests.unit.spark.audit.findings import BEGIN_US, failed_findings, row, some_findings
 
 SVG = "svg"

@@ -12,8 +12,8 @@ from magnetar.spark.encoding.encoder import Entry, EntryEncoder, Seal, TaskNumbe
 from magnetar.spark.encoding.layout import plan_layout, read_values
 from magnetar.spark.encoding.routing import Router, Target
 from magnetar.wire.compression import decompress
-from magnetar.wire.pulsar.batch import messages_of_batch
-from magnetar.wire.pulsar.entry import parse_entry, verify_checksum
+from magnetar.wire.pulsar.entry import messages_of_batch, parse_entry
+from magnetar.wire.pulsar.frames import verify_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.spark.pipelines.failures import reason
+from magnetar.spark.pipelines.jobs import reason
 
 STREAM = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted. SQLSTATE: XXKST
 === Streaming Query ===

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.spark.pipelines.progress import follow
+from magnetar.spark.pipelines.jobs import follow
 
 
 class Shown:

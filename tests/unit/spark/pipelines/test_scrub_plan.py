@@ -10,9 +10,8 @@ from magnetar.ids import BookieId, EntryId, LedgerId
 from magnetar.ledger.channels.answers import Answer
 from magnetar.ledger.channels.answers import Finding as Said
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from magnetar.quorum.write_sets import each_held_entry, write_set
-from magnetar.spark.pipelines.scrub.findings import Finding, What, findings_of
-from magnetar.spark.pipelines.scrub.plan import bookie_of, replica_ranges
+from magnetar.quorum.sizes import each_held_entry, write_set
+from magnetar.spark.pipelines.replicas import Finding, What, bookie_of, findings_of, replica_ranges
 from magnetar.wire.bookkeeper.digests import DigestType
 
 

@@ -13,11 +13,9 @@ from magnetar.ids import BookieId, EntryId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
-from magnetar.quorum.write_sets import write_set
-from magnetar.spark.pipelines.scrub.findings import Finding, What
-from magnetar.spark.pipelines.scrub.plan import replica_ranges
-from magnetar.spark.pipelines.scrub.replicas import ReplicaReads, keys_of
-from magnetar.spark.pipelines.scrub.run import make_plan, verify_ranges
+from magnetar.quorum.sizes import write_set
+from magnetar.spark.pipelines.replicas import Finding, ReplicaReads, What, keys_of, replica_ranges
+from magnetar.spark.pipelines.scrub import make_plan, verify_ranges
 from magnetar.testing.cluster import BookieCluster
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.messages import V3, AddEntry

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli.pipeline.command import print_scrub
+from magnetar.cli.pipeline import print_scrub
 from magnetar.errors import ConfigError
 from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.archive import ArchiveOptions, _may_live, _myself, _parsed, _started
 from magnetar.spark.pipelines.compact import CompactOptions
-from magnetar.spark.pipelines.failures import is_slow_start
-from magnetar.spark.pipelines.files import files_read, plain_path
-from magnetar.spark.pipelines.scrub.disk_speed import read_speed
-from magnetar.spark.pipelines.scrub.findings import Finding, ScrubResult, Skipped, What
+from magnetar.spark.pipelines.endpoints import files_read, plain_path
+from magnetar.spark.pipelines.jobs import is_slow_start
+from magnetar.spark.pipelines.replicas import Finding, ScrubResult, Skipped, What
+from magnetar.spark.pipelines.scrub import read_speed
 
 CLUSTER = ClusterOptions.of()
 

@@ -18,7 +18,7 @@ from magnetar.errors import (
     TopicRecreatedError,
 )
 from magnetar.ledger.context import LedgerContext
-from magnetar.spark import entry_reading
+from magnetar.spark import cluster as cluster_module
 from magnetar.spark.cluster import FoundPlace
 from magnetar.spark.decoding.inputs import EntryRun
 from magnetar.spark.reading import fetching
@@ -159,8 +159,8 @@ class LargePieces(FakeCluster):
         self.damaged = damaged
 
     def read_entries(self, wanted: Any, first: int, last: int) -> AsyncIterator[Any]:
-        assert entry_reading.entries_per_piece(wanted) >= last - first
-        return entry_reading.read_entries(wanted, first, last, cast("LedgerContext", None))
+        assert cluster_module.entries_per_piece(wanted) >= last - first
+        return cluster_module.read_entries(wanted, first, last, cast("LedgerContext", None))
 
     async def read_some(self, first: int, last: int) -> list[Entry]:
         damaged = sorted(entry for entry in self.damaged if first <= entry <= last)
@@ -172,7 +172,7 @@ class LargePieces(FakeCluster):
 
 async def test_damage_in_the_middle_of_a_piece_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     source = LargePieces(1_800, {7, 900, 901, 1_799})
-    monkeypatch.setattr(entry_reading, "_open", lambda ledger, context: source)
+    monkeypatch.setattr(cluster_module, "_open", lambda ledger, context: source)
     whole = Range(TOPIC, -1, source.ledger, 0, 1_799)
     runs = await fetched(source, whole, failOnDataLoss="false")
     assert ids(runs) == [number for number in range(1_800) if number not in source.damaged]

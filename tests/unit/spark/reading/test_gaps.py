@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from magnetar.errors import DataLossError, DataTrimmedError, GapUntoldError, TopicRecreatedError
-from magnetar.spark.reading.gaps import begin_at, earliest_of, require_reached, tolerate
-from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot
+from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot, begin_at, earliest_of, require_reached, tolerate
 from tests.unit.spark.reading.topic_world import ledger, segments
 
 LEFT = segments(ledger(5, 10, first_index=100), ledger(8, 4, first_index=110))

@@ -36,7 +36,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         ({"topic": "a", "minPartitions": "many"}, "whole number"),
         ({"topic": "a", "minPartitions": "0"}, "at least 1"),
         ({"topic": "a", "failOnDataLoss": "maybe"}, "true or false"),
-        ({"topic": "a", "readVia": "pigeon"}, "bookie or broker or auto"),
+        ({"topic": "a", "readVia": "pigeon"}, "Known are auto, bookie, broker"),
         ({"topic": "a", "startingOffsets": "yesterday"}, "not a place in a topic"),
         ({"topic": "a", "startingOffsets": '{"a": {"x": 1}}'}, "number of a partition"),
         ({"topic": "a", "startingOffsets": '{"a": {"0": -7}}'}, "is not an index"),

@@ -8,8 +8,7 @@ import pytest
 
 from magnetar.errors import ConfigError, DataLossError, DataTrimmedError, GapUntoldError
 from magnetar.spark.cluster import Segments
-from magnetar.spark.reading.ranges import Range
-from magnetar.spark.reading.resolve_offsets import TimeRange, end_spot, plan_batch, start_spot, times_of
+from magnetar.spark.reading.ranges import Range, TimeRange, end_spot, plan_batch, start_spot, times_of
 from magnetar.spark.reading.stream_offsets import Spot
 from magnetar.spark.reading.topics import TopicPart
 from tests.unit.spark.reading.topic_world import TOPIC, FakeCluster, ledger, options, segments

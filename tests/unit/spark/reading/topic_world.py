@@ -20,7 +20,7 @@ CLUSTER = ClusterOptions("pulsar://broker:6650", "http://broker:8080")
 
 def ledger(ledger_id: int, entries: int, first_index: int | None = 0, size_bytes: int | None = None) -> SegmentLedger:
     size = entries * 1_000 if size_bytes is None else size_bytes
-    return SegmentLedger(ledger_id, entries, size, True, 1, first_index, None, b"m", DigestType.CRC32C, b"")
+    return SegmentLedger(ledger_id, entries, size, first_index, b"m", DigestType.CRC32C, b"")
 
 
 def segments(*ledgers: SegmentLedger, topic: str = TOPIC) -> Segments:

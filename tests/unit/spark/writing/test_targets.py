@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.client.http.connection import HttpAnswer
+from magnetar.client.http import HttpAnswer
 from magnetar.errors import ConfigError, HttpRefusedError, TopicNotFoundError, TopicTerminatedError
 from magnetar.spark.cluster import ClusterOptions, Segments
 from magnetar.spark.encoding.routing import Target

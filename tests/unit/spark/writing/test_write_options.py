@@ -15,7 +15,7 @@ from magnetar.spark.writing.plan import (
     plan_write,
     require_append,
 )
-from magnetar.staging.paths import owner_path
+from magnetar.staging.register import owner_path
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import NONE, ZSTD
 
 VALUE = pa.schema([("value", pa.binary())])
@@ -46,7 +46,7 @@ def test_names_and_words_are_taken_in_any_case() -> None:
         ({"topic": "x", "path": "y"}, "give one of them"),
         ({"topic": "non-persistent://a/b/c"}, "not persistent"),
         ({"topic": "a/b"}, "not a topic"),
-        ({"topic": "x", "batchingMaxBytes": "5"}, "number of bytes"),
+        ({"topic": "x", "batchingMaxBytes": "5"}, "at least 1024"),
         ({"topic": "x", "batchbuilder": "keys"}, "did you mean 'key_based'"),
         ({"topic": "x", "jobId": "x" * 201}, "at most 200"),
         ({"topic": "x", "jobId": "/" * 170}, "Give a shorter one"),

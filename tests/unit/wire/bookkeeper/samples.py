@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.messages import (
     AddEntry,
     AddResponse,

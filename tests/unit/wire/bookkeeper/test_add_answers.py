@@ -7,9 +7,9 @@ import random
 import pytest
 
 from magnetar.errors import LocalProtocolError
-from magnetar.wire.bookkeeper.client import encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
+from magnetar.wire.bookkeeper.ends import encode_request
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.hot_path import (
     AddEncoder,

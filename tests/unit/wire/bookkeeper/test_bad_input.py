@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.bookkeeper.checks import LAC_BYTES_MAX
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.ends import RequestDecoder, decode_response, encode_request
 from magnetar.wire.bookkeeper.frames import ENTRY_BYTES_MAX, FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.messages import (
+    LAC_BYTES_MAX,
     AddEntry,
     AddResponse,
     AnyRequest,
@@ -30,7 +30,6 @@ from magnetar.wire.bookkeeper.messages import (
     WriteLacResponse,
 )
 from magnetar.wire.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
-from magnetar.wire.bookkeeper.server import RequestDecoder
 from tests.rows import every_row
 from tests.unit.wire.bookkeeper.samples import KEY, entry_body, golden
 

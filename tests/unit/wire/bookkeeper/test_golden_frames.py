@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.wire.bookkeeper.client import decode_response, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import RequestDecoder, decode_response, encode_request, encode_response
 from magnetar.wire.bookkeeper.messages import (
     AddEntry,
     AddResponse,
@@ -32,7 +32,6 @@ from magnetar.wire.bookkeeper.messages import (
     WriteLac,
     WriteLacResponse,
 )
-from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response
 from tests.rows import every_row
 from tests.unit.wire.bookkeeper.samples import ENTRY, KEY, LAC, LEDGER, PAYLOAD, TXN, golden
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import LocalProtocolError, RemoteProtocolError
-from magnetar.wire.bookkeeper.client import decode_responses, encode_request
 from magnetar.wire.bookkeeper.codes import Code
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest
+from magnetar.wire.bookkeeper.ends import RequestDecoder, decode_responses, encode_request, encode_response
 from magnetar.wire.bookkeeper.frames import Flag
 from magnetar.wire.bookkeeper.hot_path import (
     AddEncoder,
@@ -25,7 +25,6 @@ from magnetar.wire.bookkeeper.hot_path import (
     scan_reads,
 )
 from magnetar.wire.bookkeeper.messages import AddEntry, AddResponse, AnyRequest, ReadEntry, ReadResponse, Refusal
-from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response
 from tests.rows import every_row
 from tests.unit.wire.bookkeeper import samples
 from tests.unit.wire.bookkeeper.samples import KEY, add_frame, entry_body

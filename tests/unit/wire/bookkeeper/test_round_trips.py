@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.errors import LocalProtocolError
-from magnetar.wire.bookkeeper.client import decode_response, decode_responses, encode_request
 from magnetar.wire.bookkeeper.codes import Code
+from magnetar.wire.bookkeeper.ends import (
+    RequestDecoder,
+    decode_response,
+    decode_responses,
+    encode_request,
+    encode_response,
+    response_parts,
+)
 from magnetar.wire.bookkeeper.messages import (
     AddEntry,
     AnyRequest,
@@ -24,9 +31,8 @@ from magnetar.wire.bookkeeper.messages import (
     ReadEntry,
     Refusal,
     StartTls,
-    failure,
+    answer_to,
 )
-from magnetar.wire.bookkeeper.server import RequestDecoder, encode_response, response_parts
 from tests.rows import every_row
 from tests.unit.wire.bookkeeper import samples
 
@@ -95,9 +101,9 @@ def test_client_gets_the_v3_response_that_the_bookie_sent(response: AnyResponse)
 def test_every_request_has_a_failure_that_its_client_understands(request: AnyRequest, code: Code) -> None:
     if isinstance(request, Auth) and request.version == 2:
         with pytest.raises(LocalProtocolError, match="close the connection"):
-            encode_response(failure(request, code))
+            encode_response(answer_to(request, code))
         return
-    response = _round(failure(request, code))
+    response = _round(answer_to(request, code))
     assert response.code is code
     assert response.txn_id == request.txn_id
 

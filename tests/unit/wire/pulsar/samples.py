@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from magnetar.wire.pulsar.encode import encode_command_head
-from magnetar.wire.pulsar.frames import with_checksum
+from magnetar.wire.pulsar.frames import SIZE_BYTES, SIZES, with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSend, MessageMetadata
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "pulsar-frames.json"
@@ -21,6 +20,12 @@ def golden() -> dict[str, list[bytes]]:
 def headers_and_payload(payload: bytes = b"payload", **fields: object) -> bytes:
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **fields)  # type: ignore[arg-type]
     return with_checksum(metadata.SerializeToString(), payload)
+
+
+def encode_command_head(command: BaseCommand, body_length: int) -> bytes:
+    """Encodes a frame up to its headers_and_payload, which has `body_length` bytes."""
+    body = command.SerializeToString()
+    return SIZES.pack(SIZE_BYTES + len(body) + body_length, len(body)) + body
 
 
 def send_frame(body: bytes | None = None, **fields: object) -> bytes:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from magnetar.errors import MalformedEntryError, MissingDependencyError
 from magnetar.wire.compression import compress, decompress
-from magnetar.wire.pulsar.batch import encode_batched_message, messages_of_batch
-from magnetar.wire.pulsar.entry import parse_entry
+from magnetar.wire.pulsar.entry import encode_batched_message, messages_of_batch, parse_entry
 from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
     LZ4,

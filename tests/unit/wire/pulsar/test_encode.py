@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from magnetar.errors import LocalProtocolError
 from magnetar.wire.pulsar import encode
+from magnetar.wire.pulsar.encode import varint
 from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.proto import pulsar_api_pb2 as api
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand
-from magnetar.wire.pulsar.varints import varint
 from tests.rows import every_row
-from tests.unit.wire.pulsar.samples import golden
+from tests.unit.wire.pulsar.samples import encode_command_head, golden
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -76,7 +76,7 @@ def test_the_head_of_a_message_is_what_protobuf_makes(
     if epoch is not None:
         message.consumer_epoch = epoch
     made = encode.encode_message_head(consumer, ledger, entry, partition, redeliveries, ack_set, epoch, length)
-    assert made == encode.encode_command_head(command, length)
+    assert made == encode_command_head(command, length)
 
 
 @given(U64, U64, U64, st.integers(1, 2**31 - 1), st.integers(0, 5 << 20))
@@ -90,7 +90,7 @@ def test_the_head_of_a_send_is_what_protobuf_makes(
     if highest:
         command.send.highest_sequence_id = highest
     made = encode.encode_send_head(producer, sequence, highest, messages, length)
-    assert made == encode.encode_command_head(command, length)
+    assert made == encode_command_head(command, length)
 
 
 def test_the_head_of_a_send_is_what_the_official_client_sends() -> None:

@@ -7,11 +7,11 @@ import struct
 import pytest
 
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.pulsar.encode import PING, encode_command, encode_command_head
+from magnetar.wire.pulsar.encode import PING, encode_command
 from magnetar.wire.pulsar.frames import FrameDecoder
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe
 from tests.rows import every_row
-from tests.unit.wire.pulsar.samples import golden, send_frame, spoiled
+from tests.unit.wire.pulsar.samples import encode_command_head, golden, send_frame, spoiled
 
 FRAMES = [(name, frame) for name, frames in golden().items() for frame in frames]
 DECODER = FrameDecoder()

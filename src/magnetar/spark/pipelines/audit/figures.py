@@ -6,20 +6,27 @@ Format:    times leave Spark as microseconds, never as datetimes: those would de
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from magnetar.spark.pipelines.audit.options import (
+from magnetar.spark.pipelines.audit.values import (
     BINS_PER_DECADE,
     FAULTS,
     LOWEST_MS,
     QUANTILE_ACCURACY,
     QUANTILES,
     VERDICTS,
+    Bin,
+    Counts,
+    Latency,
+    MessageRow,
+    Outage,
+    Step,
+    Stream,
 )
-from magnetar.spark.pipelines.audit.result import Bin, Counts, Latency, MessageRow, Outage, Step, Stream
 
 LATENCIES: Final = ("ack", "delivery", "end_to_end")
 STREAMS_MAX: Final = 200  # Rows of a table that people read.
@@ -80,7 +87,7 @@ def bins(verdicts: DataFrame) -> tuple[Bin, ...]:
 
 
 def bin_expression(milliseconds: Column) -> Column:
-    """Does `bin_of` of options.py as an expression."""
+    """Does `bin_of` of values.py as an expression."""
     return F.floor(F.log10(F.greatest(milliseconds, F.lit(LOWEST_MS))) * BINS_PER_DECADE).cast("int")
 
 
@@ -157,9 +164,6 @@ def streams(verdicts: DataFrame) -> tuple[Stream, ...]:
     )
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
 def _conditions() -> dict[str, Column]:
     outcome = F.col("outcome")
     faults = (*(fault.name for fault in FAULTS), "expired", "in_doubt")
@@ -210,18 +214,7 @@ def _moments(verdicts: DataFrame) -> DataFrame:
 
 
 def _rows(chosen: DataFrame, limit: int) -> tuple[MessageRow, ...]:
-    columns = (
-        "topic",
-        "producer",
-        "sequence",
-        "key",
-        "message_id",
-        "sent_us",
-        "ack_ms",
-        "delivery_ms",
-        "verdict",
-        "note",
-    )
+    columns = [column.name for column in fields(MessageRow)]
     rows = chosen.limit(limit).withColumn("sent_us", F.unix_micros("sent_at")).select(*columns).collect()
     return tuple(
         MessageRow(**{**row.asDict(), "producer": row["producer"] or "", "note": row["note"] or ""}) for row in rows

@@ -1,10 +1,13 @@
 """Reads logs, topics and archives as facts: rows of one shape, each with one fact about one message.
 
 Format:    a line of a log is a fact. docs/audit.md has the format; magnetar/testing/audit_log.py writes it. A message
-           of a topic or an archive is a fact.
+           of a topic or an archive is a fact. A place is one form for all: `ledger:entry:batch`, or `partition:offset`
+           of Kafka. A message id without a position, as a broker answers for a duplicate that it did not store, has no
+           place.
 Order:     the broker is asked for the first message of a topic before the topic is read: messages acknowledged before
            it have expired, and are not lost. Only messages that expire during the audit can look lost.
-Read next: expressions.py (how names and ids are compared), verdicts.py
+Failure:   ANSI mode would end the job at the first malformed number; `try_cast` makes it null.
+Read next: verdicts.py
 """
 
 from __future__ import annotations
@@ -21,15 +24,7 @@ from magnetar.client.topics import partition_name
 from magnetar.errors import AuditInputError
 from magnetar.spark.cluster import Cluster, ClusterOptions, cluster
 from magnetar.spark.loop_thread import run
-from magnetar.spark.pipelines.audit.expressions import (
-    full_topic,
-    partition_in,
-    partition_of,
-    place_of,
-    producer_of,
-    sequence_of,
-)
-from magnetar.spark.pipelines.audit.options import DEFAULT_SERVICE_URL, HEADER, AuditOptions, Identity
+from magnetar.spark.pipelines.audit.values import DEFAULT_SERVICE_URL, HEADER, AuditOptions, Identity
 
 EVENTS: Final = ("sent", "answered", "received")
 EVENT_SCHEMA: Final = """
@@ -37,26 +32,13 @@ EVENT_SCHEMA: Final = """
     crc32 BIGINT, outcome STRING, error STRING, message_id STRING, subscription STRING, published BIGINT,
     redelivery_count INT, _corrupt_record STRING
 """
-FACT_COLUMNS: Final = {
-    "side": "STRING",  # sent, answered, stored or received
-    "topic": "STRING",
-    "partition": "INT",
-    "producer": "STRING",
-    "sequence": "BIGINT",
-    "key": "STRING",
-    "message_id": "STRING",
-    "place": "STRING",
-    "index": "BIGINT",
-    "time_us": "BIGINT",
-    "published_us": "BIGINT",
-    "crc32": "BIGINT",
-    "outcome": "STRING",
-    "error": "STRING",
-    "client": "STRING",
-    "n": "BIGINT",
-    "subscription": "STRING",
-    "redelivery_count": "INT",
-}
+_FACT_SCHEMA: Final = """
+    side STRING, topic STRING, partition INT, producer STRING, sequence BIGINT, key STRING, message_id STRING,
+    place STRING, index BIGINT, time_us BIGINT, published_us BIGINT, crc32 BIGINT, outcome STRING, error STRING,
+    client STRING, n BIGINT, subscription STRING, redelivery_count INT
+"""
+FACT_COLUMNS: Final[dict[str, str]] = dict(each.split() for each in _FACT_SCHEMA.split(","))
+"""Names and types. `side` is sent, answered, stored or received."""
 _TAKEN_AS_THEY_ARE: Final = (
     *("producer", "sequence", "key", "message_id", "crc32", "outcome", "error", "client", "n"),
 )
@@ -125,18 +107,12 @@ def _read_archive(spark: SparkSession, path: str, identity: Identity) -> DataFra
     return found
 
 
-def nothing_to_compare(options: AuditOptions) -> AuditInputError:
-    return AuditInputError(
-        f"the logs {', '.join(options.logs)} have no line of a consumer, and no topic or archive is given: there is "
-        "nothing to compare the sent messages with"
-    )
-
-
 def stored_facts(found: DataFrame, identity: Identity) -> DataFrame:
     """Returns the columns of format("magnetar") as the audit compares them."""
     if identity is Identity.HEADER:
-        mark = F.col("properties").getItem(HEADER)
-        producer, sequence = producer_of(mark), sequence_of(mark)
+        mark = F.col("properties").getItem(HEADER)  # `producer:sequence`; the name may have colons of its own.
+        producer = F.nullif(F.regexp_extract(mark, _MARK, 1), F.lit(""))
+        sequence = F.regexp_extract(mark, _MARK, 2).try_cast("bigint")
     else:
         producer, sequence = F.col("producer"), F.col("sequence_id")
     return _facts(
@@ -156,7 +132,6 @@ def stored_facts(found: DataFrame, identity: Identity) -> DataFrame:
 
 
 def logged_facts(lines: DataFrame, options: AuditOptions) -> DataFrame:
-    """Returns the facts of the logs about the topics in question."""
     return _facts(
         lines.where(F.col("event").isNotNull() & _is_audited(options)),
         side=F.col("event"),
@@ -179,8 +154,6 @@ def _facts(rows: DataFrame, **columns: Column) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The content of the logs, before anything is compared."""
-
     unreadable: int
     elsewhere: int
     """Lines about topics that are not audited."""
@@ -228,7 +201,6 @@ _UNPARTITIONED: Final = -1  # As in message ids.
 
 
 def earliest_messages(options: AuditOptions) -> dict[tuple[str, int], tuple[int, int]]:
-    """Returns ledger and entry by topic and partition."""
     found = cluster(ClusterOptions.of(options.service_url or None, options.admin_url or None))
     return {
         (topic, partition): position
@@ -242,3 +214,53 @@ async def _earliest(found: Cluster, topic: str) -> dict[int, tuple[int, int]]:
     names = {number: partition_name(topic, number) for number in range(count)} or {_UNPARTITIONED: topic}
     positions = {partition: (await found.segments(name)).earliest for partition, name in names.items()}
     return {partition: (earliest.ledger_id, earliest.entry_id) for partition, earliest in positions.items()}
+
+
+_MARK: Final = r"^(.*):(\d+)$"
+_PARTITION: Final = r"-partition-(\d+)$"
+
+
+def full_topic(topic: Column, *, qualified: bool) -> Column:
+    """Does `whole_topic` of values.py as an expression."""
+    name = F.regexp_replace(topic, _PARTITION, "")
+    if not qualified:
+        return F.when(name.contains("://"), name).otherwise(topic)  # A topic of Kafka may have any name.
+    return (
+        F.when(name.contains("://"), name)
+        .when(name.contains("/"), F.concat(F.lit("persistent://"), name))
+        .otherwise(F.concat(F.lit("persistent://public/default/"), name))
+    )
+
+
+def partition_of(topic: Column) -> Column:
+    number = F.regexp_extract(topic, _PARTITION, 1).try_cast("int")
+    return F.when(topic.contains("://"), number)
+
+
+def partition_in(message_id: Column) -> Column:
+    """Takes `ledger:entry:partition:batch`, or Kafka's `partition:offset`."""
+    parts = F.split(message_id, ":")
+    number = F.when(F.size(parts) == 4, _part(parts, 2)).when(F.size(parts) == 2, _part(parts, 0))
+    return number.try_cast("int")
+
+
+def place_of(message_id: Column) -> Column:
+    """Returns `ledger:entry:partition:batch` without its partition, which the ledger implies. A message outside of a
+    batch counts as the first of one: clients disagree about a batch of one message."""
+    parts = F.split(message_id, ":")
+    batch = F.when(_part(parts, 3).try_cast("int") > 0, _part(parts, 3)).otherwise(F.lit("0"))
+    entry = F.concat_ws(":", _part(parts, 0), _part(parts, 1), batch)
+    return (
+        F.when(message_id.startswith("-1:"), F.lit(None)).when(F.size(parts).between(3, 4), entry).otherwise(message_id)
+    )
+
+
+def numbers_of(place: Column, count: int) -> list[Column]:
+    """Returns the numbers between its colons; null for missing ones."""
+    parts = F.split(place, ":")
+    return [_part(parts, number).try_cast("bigint") for number in range(count)]
+
+
+def _part(parts: Column, number: int) -> Column:
+    """Returns null when there are fewer parts."""
+    return F.get(parts, F.lit(number))

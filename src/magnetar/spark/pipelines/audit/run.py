@@ -4,7 +4,7 @@
     result.passed, result.exit_code, result.verdicts        # a DataFrame, one row per message
 
 Order:     facts (inputs.py) → one row per message, and its faults (verdicts.py) → figures (figures.py) → a table on the
-           terminal (table.py), HTML (report/).
+           terminal (table.py), HTML (page.py).
 Limits:    the verdicts are computed once, written as Parquet or kept by Spark, and everything is counted from them.
 Read next: docs/audit.md
 """
@@ -16,14 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from magnetar.errors import AuditInputError
 from magnetar.runtime.system import SystemRuntime
 from magnetar.spark.pipelines.audit import figures, inputs
-from magnetar.spark.pipelines.audit import verdicts as audit_faults
-from magnetar.spark.pipelines.audit import verdicts as audit_verdicts
 from magnetar.spark.pipelines.audit.inputs import earliest_messages
-from magnetar.spark.pipelines.audit.options import AuditOptions, Identity, Order, step_us
-from magnetar.spark.pipelines.audit.result import AuditResult, Findings
-from magnetar.spark.pipelines.report.page import render
+from magnetar.spark.pipelines.audit.page import render
+from magnetar.spark.pipelines.audit.values import AuditOptions, AuditResult, Findings, Identity, Order, step_us
+from magnetar.spark.pipelines.audit.verdicts import Sides, by_message, in_order, recognised
+from magnetar.spark.pipelines.audit.verdicts import verdicts as find_faults
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +40,11 @@ def run(spark: SparkSession, options: AuditOptions, tell: Callable[[str], None] 
     seen = inputs.look_through(lines, options)
     stored = inputs.read_stored(spark, options)
     if stored is None and not seen.received:
-        raise inputs.nothing_to_compare(options)
-    sides = audit_faults.Sides(
+        raise AuditInputError(
+            f"the logs {', '.join(options.logs)} have no line of a consumer, and no topic or archive is given: there "
+            "is nothing to compare the sent messages with"
+        )
+    sides = Sides(
         stored=stored is not None,
         received=seen.received > 0,
         subscriptions=seen.subscriptions,
@@ -56,11 +59,11 @@ def run(spark: SparkSession, options: AuditOptions, tell: Callable[[str], None] 
     return AuditResult(findings, verdicts, path, _write_report(findings, options))
 
 
-def judge(facts: DataFrame, sides: audit_faults.Sides, options: AuditOptions, *, has_nameless: bool) -> DataFrame:
+def judge(facts: DataFrame, sides: Sides, options: AuditOptions, *, has_nameless: bool) -> DataFrame:
     """Makes verdicts from facts, and nothing else: no file, no job."""
-    named = audit_verdicts.recognised(facts, by_stored=sides.stored) if has_nameless else facts
-    placed = audit_verdicts.in_order(named, options.order, options.received_order)
-    return audit_faults.verdicts(audit_verdicts.by_message(placed), sides)
+    named = recognised(facts, by_stored=sides.stored) if has_nameless else facts
+    placed = in_order(named, options.order, options.received_order)
+    return find_faults(by_message(placed), sides)
 
 
 def _kept(spark: SparkSession, verdicts: DataFrame, options: AuditOptions) -> tuple[DataFrame, str]:
@@ -72,16 +75,22 @@ def _kept(spark: SparkSession, verdicts: DataFrame, options: AuditOptions) -> tu
     return spark.read.parquet(path), path
 
 
-def _findings(verdicts: DataFrame, seen: inputs.Lines, options: AuditOptions, sides: audit_faults.Sides) -> Findings:
+def _findings(verdicts: DataFrame, seen: inputs.Lines, options: AuditOptions, sides: Sides) -> Findings:
     counts, latency, first_us, last_us = figures.totals(verdicts)
     step = step_us(first_us, last_us)
+    named = {
+        "logs": ", ".join(options.logs),
+        "topics": ", ".join(options.full_topics),
+        "archive": options.archive,
+    }
+    rules = {"unexpected": options.allow_unexpected, "missed": options.allow_missed}
     found = Findings(
         title=options.title,
-        inputs=_inputs(options),
+        inputs={name: text for name, text in named.items() if text},
         made_us=SystemRuntime().entropy.wall_ms() * 1000,
         compares_stored=sides.stored,
         compares_received=sides.received,
-        allowed=_allowed(options),
+        allowed=tuple(name for name, allowed in rules.items() if allowed),
         counts=counts,
         first_us=first_us,
         last_us=last_us,
@@ -96,16 +105,6 @@ def _findings(verdicts: DataFrame, seen: inputs.Lines, options: AuditOptions, si
     )
     is_spotless = not found.faults and not counts.in_doubt and not counts.expired
     return found if is_spotless else replace(found, faulty=figures.faulty(verdicts, options.rows_shown))
-
-
-def _inputs(options: AuditOptions) -> dict[str, str]:
-    stored = {"topics": ", ".join(options.full_topics), "archive": options.archive}
-    return {"logs": ", ".join(options.logs), **{name: text for name, text in stored.items() if text}}
-
-
-def _allowed(options: AuditOptions) -> tuple[str, ...]:
-    rules = {"unexpected": options.allow_unexpected, "missed": options.allow_missed}
-    return tuple(name for name, allowed in rules.items() if allowed)
 
 
 def _notes(seen: inputs.Lines) -> tuple[str, ...]:

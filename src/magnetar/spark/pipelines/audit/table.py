@@ -9,10 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from magnetar.spark.pipelines.audit.options import EXPIRED, FAULTS, IN_DOUBT
-from magnetar.spark.pipelines.audit.result import AuditResult, Findings
-from magnetar.spark.pipelines.report.markup import NOTHING, count, duration, printable
-from magnetar.spark.pipelines.report.tables import LATENCIES, TITLES
+from magnetar.spark.pipelines.audit.markup import NOTHING, count, duration, printable
+from magnetar.spark.pipelines.audit.page import LATENCIES, TITLES
+from magnetar.spark.pipelines.audit.values import EXPIRED, FAULTS, IN_DOUBT, AuditResult, Findings
 
 FAULTY_SHOWN_MAX = 10  # The report has more of them, and the Parquet files all.
 
@@ -20,7 +19,8 @@ FAULTY_SHOWN_MAX = 10  # The report has more of them, and the Parquet files all.
 def print_result(result: AuditResult, console: Console) -> None:
     findings = result.findings
     console.print(_counts(findings))
-    console.print(_verdicts(findings))
+    faults = asdict(findings.counts)
+    console.print(_one_row(None, {kind.title: count(faults[kind.name]) for kind in FAULTS}))
     if findings.latency:
         console.print(_latency(findings))
     if findings.outages:
@@ -49,11 +49,6 @@ def _counts(findings: Findings) -> Table:
     }
     harmless = {kind.title: asdict(counts)[kind.name] for kind in (IN_DOUBT, EXPIRED)}
     return _one_row(findings.title, figures | {title: count(found) for title, found in harmless.items() if found})
-
-
-def _verdicts(findings: Findings) -> Table:
-    counts = asdict(findings.counts)
-    return _one_row(None, {kind.title: count(counts[kind.name]) for kind in FAULTS})
 
 
 def _latency(findings: Findings) -> Table:

@@ -19,8 +19,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from magnetar.spark.pipelines.audit.expressions import numbers_of
-from magnetar.spark.pipelines.audit.options import EXPIRED, FAULTS, GOOD, IN_DOUBT, Order
+from magnetar.spark.pipelines.audit.inputs import numbers_of
+from magnetar.spark.pipelines.audit.values import EXPIRED, FAULTS, GOOD, IN_DOUBT, Order
 
 MESSAGE: Final = ["topic", "id"]
 _UNORDERED_LANES: Final = 64  # Messages without an order are distributed, so that they are not one task's work.
@@ -55,6 +55,7 @@ def by_message(placed: DataFrame) -> DataFrame:
     sent, stored, received = side == "sent", side == "stored", side == "received"
     acknowledged = (side == "answered") & (F.col("outcome") == "ok")
     refused = (side == "answered") & (F.col("outcome") != "ok")
+    is_late = F.col("is_behind") & (F.col("redelivery_count") == 0)  # Repeated messages may come late.
     offset = F.concat_ws(":", "partition", "index")
     return placed.groupBy(*MESSAGE).agg(
         F.max("producer").alias("producer"),
@@ -80,7 +81,7 @@ def by_message(placed: DataFrame) -> DataFrame:
         *_least_and_most(received, "received"),
         F.collect_set(F.when(received, F.col("subscription"))).alias("received_by"),
         F.collect_set(F.when(received, F.struct("subscription", "place"))).alias("received_places"),
-        F.collect_list(F.when(received, F.struct("subscription", "position", _is_late().alias("is_late")))).alias(
+        F.collect_list(F.when(received, F.struct("subscription", "position", is_late.alias("is_late")))).alias(
             "deliveries"
         ),
     )
@@ -125,11 +126,6 @@ def _position() -> Column:
     return F.struct(*(part.alias(f"p{number}") for number, part in enumerate(parts)))
 
 
-def _is_late() -> Column:
-    """Ignores repeated messages, which may come late."""
-    return F.col("is_behind") & (F.col("redelivery_count") == 0)
-
-
 def _least_and_most(condition: Column, side: str) -> tuple[Column, Column]:
     """Returns checksums of all copies; a null value has none, and counts as −1 where it is stored."""
     crc32 = F.coalesce("crc32", F.lit(-1)) if side == "stored" else F.col("crc32")
@@ -139,8 +135,6 @@ def _least_and_most(condition: Column, side: str) -> tuple[Column, Column]:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The sides of the audit, and its expectations."""
-
     stored: bool
     received: bool
     subscriptions: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -218,10 +212,7 @@ def _faults(sides: Sides) -> dict[str, Column]:
 
 def _worst() -> Column:
     names = [*(fault.name for fault in FAULTS), EXPIRED.name, IN_DOUBT.name]
-    named = F.when(F.col(names[0]), names[0])
-    for name in names[1:]:
-        named = named.when(F.col(name), name)
-    return named.otherwise(GOOD)
+    return F.coalesce(*(F.when(F.col(name), name) for name in names), F.lit(GOOD))
 
 
 def _note(sides: Sides) -> Column:
@@ -246,9 +237,6 @@ def _note(sides: Sides) -> Column:
     ]
     words = F.concat_ws("; ", *said)
     return F.when(words != "", words)
-
-
-# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _subscriptions(by_topic: Mapping[str, Sequence[str]]) -> Column:

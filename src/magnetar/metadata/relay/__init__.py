@@ -1,1 +1,0 @@
-"""The metadata store through a broker's HTTP port."""

@@ -1,1 +1,0 @@
-"""Simulated disks: devices that lose what was not synced, and the files and directories on them."""

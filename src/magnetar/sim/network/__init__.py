@@ -1,1 +1,0 @@
-"""The simulated network: hosts, links between them, and connections along the links."""
