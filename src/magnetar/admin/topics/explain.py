@@ -20,14 +20,16 @@ from magnetar.topic.position import Position
 async def explain_subscription(call: Call) -> dict[str, Any]:
     topic = await call.persistent()
     subscription = _subscription(call, topic)
-    explained = subscription.explain()
+    explained = subscription.explain(await subscription.count_backlog())
     answer = {
         "topic": str(topic.name),
         "subscription": explained.subscription,
         "type": explained.type,
         "mark_delete": _text(explained.mark_delete),
         "next_read": _text(explained.next_read),
+        "backlog_messages": explained.backlog_messages,
         "backlog_entries": explained.backlog_entries,
+        "backlog_messages_exact": explained.is_exact,
         "holdings": [_blocker(blocker) for blocker in explained.blockers],
         "is_held": explained.is_blocked,
         "publishing_refused": None if topic.quota.error is None else str(topic.quota.error),

@@ -1,15 +1,71 @@
-"""Where operations on the backlog end: skip, expire, peek. Each needs a look at the topic, and changes nothing."""
+"""How large a backlog is, in messages, and where operations on it end: skip, expire, peek.
+
+Each needs a look at the topic, and changes nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.dispatch.context import DispatchContext
+from magnetar.topic.backlog import PARTS_MAX, MessageCount
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
+from magnetar.words import at_least, counted
 
 _STEPS_PER_TURN: Final = 5_000  # Positions to look at before the loop may run something else.
+_COUNT_S_MAX: Final = 1.0
+"""Seconds that counting may wait for bookies. A person asks, and the number of entries is an answer, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Describes what a subscription has not acknowledged, at one moment."""
+
+    entries: int
+    messages: int
+    unread_messages: int
+    """Those from the next entry on that is read for a consumer."""
+    is_exact: bool
+    """If not, the messages are not known: the numbers are those of entries, so there may be more messages."""
+
+    @property
+    def text(self) -> str:
+        return self.counted(self.messages)
+
+    def counted(self, messages: int) -> str:
+        """Returns some of these messages in words."""
+        return at_least(counted(messages, "message"), is_exact=self.is_exact)
+
+
+def backlog_in_entries(context: DispatchContext, next_read: Position | None) -> Backlog:
+    """Counts each entry as one message, without a look at any."""
+    entries = context.cursor.backlog_entries()
+    return Backlog(entries, entries, min(entries, unread_entries(context, next_read)), is_exact=False)
+
+
+def unread_entries(context: DispatchContext, next_read: Position | None) -> int:
+    """Counts the entries from this one on; None is the first unacknowledged one."""
+    first = context.cursor.mark_delete if next_read is None else next_read.previous
+    return context.source.chain.entries_between(first, context.source.last_confirmed)
+
+
+async def count_backlog(context: DispatchContext, next_read: Position | None) -> Backlog:
+    """Counts in messages if that takes few reads, which succeed soon. Otherwise it counts in entries."""
+    in_entries = backlog_in_entries(context, next_read)
+    mark_delete = context.cursor.mark_delete
+    count = MessageCount(context.source, context.cursor.acked_parts(PARTS_MAX))
+    try:
+        async with asyncio.timeout(_COUNT_S_MAX):
+            messages = await count.unacknowledged(mark_delete)
+            unread = messages if next_read is None else await count.unacknowledged(max(mark_delete, next_read.previous))
+    except TimeoutError:
+        return in_entries
+    if messages is None or unread is None:
+        return in_entries
+    return Backlog(in_entries.entries, messages, unread, is_exact=True)
 
 
 async def skip_target(context: DispatchContext, entries: int) -> Position | None:

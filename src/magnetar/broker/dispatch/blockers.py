@@ -17,7 +17,7 @@ class BlockerKind(enum.StrEnum):
     """The values are part of the admin interface."""
 
     CAUGHT_UP = "caught-up"
-    """Nothing blocks delivery: every entry of the topic is acknowledged or with a consumer."""
+    """Nothing blocks delivery: every message of the topic is acknowledged or with a consumer."""
     NO_CONSUMER = "no-consumer"
     NO_PERMITS = "no-permits"
     UNACKED_LIMIT_CONSUMER = "unacked-limit-of-consumer"
@@ -38,7 +38,7 @@ class BlockerKind(enum.StrEnum):
     READING = "reading"
     FENCED = "fenced"
     UNACKED = "waits-for-acknowledgement"
-    """The entries were delivered, and their consumer has not acknowledged them yet."""
+    """The messages were delivered, and their consumer has not acknowledged them yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,8 @@ class Blocker:
     """The first entry that waits."""
     entries: int = 0
     """The number of entries that wait for this, as far as it is known."""
+    messages: int = 0
+    """The number of messages in these entries; at least this many unless `Explanation.is_exact`."""
     key_hash: int | None = None
     until_ms: int | None = None
     """Wall time at which it ends by itself."""
@@ -69,6 +71,9 @@ class Explanation:
     mark_delete: Position
     next_read: Position | None
     backlog_entries: int
+    backlog_messages: int
+    is_exact: bool
+    """Whether the numbers of messages are exact. If not, they are numbers of entries: more messages may wait."""
     blockers: tuple[Blocker, ...]
 
     @property

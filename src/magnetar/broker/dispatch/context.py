@@ -14,6 +14,7 @@ from magnetar.broker.policies.values import DispatchRate
 from magnetar.broker.subscriptions.consumer import UNLIMITED
 from magnetar.config.dispatch import DispatchConfig
 from magnetar.runtime.runtime import Entropy
+from magnetar.topic.cursor.acks import AckedParts
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import Position
 
@@ -47,6 +48,14 @@ class EntrySource(Protocol):
     async def position_at_time(self, publish_ms: int) -> Position: ...
 
 
+class IndexedSource(EntrySource, Protocol):
+    """A topic's log, whose entries carry the indexes of their messages."""
+
+    @property
+    def next_confirmed_index(self) -> int: ...
+    async def index_bounds(self, position: Position) -> tuple[int, int] | None: ...
+
+
 class SubscriptionCursor(Protocol):
     """What a subscription has acknowledged."""
 
@@ -69,6 +78,7 @@ class SubscriptionCursor(Protocol):
     def ack_set_of(self, position: Position) -> Sequence[int] | None: ...
     def next_unacknowledged(self, position: Position) -> Position: ...
     def backlog_entries(self) -> int: ...
+    def acked_parts(self, parts_max: int) -> AckedParts | None: ...
     async def flush(self) -> None: ...
     def flush_soon(self) -> None: ...
     async def reset(
@@ -107,7 +117,7 @@ class DispatchContext:
     topic: str
     partition: int
     cursor: SubscriptionCursor
-    source: EntrySource
+    source: IndexedSource
     compacted: EntrySource | None
     config: DispatchConfig
     entropy: Entropy

@@ -96,17 +96,18 @@ class DelayedDelivery:
             return []
         due_ms = self.next_due_ms
         more = ", and more that memory has no room for" if self.has_more else ""
-        waiting = counted(len(self), "entry", "entries")
+        waiting = counted(len(self), "message")  # Clients send a message with a delivery time outside of batches.
         found = [
             Blocker(
                 kind=BlockerKind.DELAYED,
                 text=f"waiting for a delivery time: {waiting}{more}",
                 entries=len(self),
+                messages=len(self),
                 until_ms=due_ms,
             )
         ]
         if self.is_scanning:
-            text = "delayed entries that did not fit into memory are being found again"
+            text = "delayed messages that did not fit into memory are being found again"
             found.append(Blocker(kind=BlockerKind.DELAY_SCAN, text=text))
         if self.pauses_reading:
             lookahead = self._config.delayed_lookahead_entries

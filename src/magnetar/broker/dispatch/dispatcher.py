@@ -242,6 +242,11 @@ class Dispatcher(ABC):
         """The entries that were read and wait to be delivered, or delivered again."""
         return 0
 
+    @property
+    def delayed_entries(self) -> int:
+        """The entries that wait for their delivery time."""
+        return 0
+
     @abstractmethod
     def state_of(self, position: Position) -> PositionState | None:
         """Returns where an entry is that was read and is not acknowledged; None if this dispatcher does not know."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from magnetar.broker.dispatch.backlog import Backlog, unread_entries
 from magnetar.broker.dispatch.blockers import Blocker, BlockerKind, Explanation, PositionState, Progress
 from magnetar.broker.dispatch.context import DispatchContext
 from magnetar.broker.dispatch.dispatcher import Dispatcher
@@ -10,20 +13,28 @@ from magnetar.topic.position import Position
 from magnetar.words import counted
 
 
-def explain(context: DispatchContext, dispatcher: Dispatcher | None, fenced: str) -> Explanation:
-    """`fenced`: why no consumer may connect now, or empty."""
-    backlog = context.cursor.backlog_entries()
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Describes entries that wait to be delivered."""
+
+    entries: int
+    messages: int
+
+
+def explain(context: DispatchContext, dispatcher: Dispatcher | None, fenced: str, backlog: Backlog) -> Explanation:
+    """`fenced`: why no consumer may connect now, or empty. `backlog` was counted just before."""
     blockers: list[Blocker] = []
     if fenced:
         blockers.append(Blocker(kind=BlockerKind.FENCED, text=f"the subscription is closed to consumers: {fenced}"))
-    elif not backlog:
-        blockers.append(Blocker(kind=BlockerKind.CAUGHT_UP, text="every entry of the topic is acknowledged"))
+    elif not context.cursor.backlog_entries():
+        blockers.append(Blocker(kind=BlockerKind.CAUGHT_UP, text="every message of the topic is acknowledged"))
     elif dispatcher is None or not dispatcher.consumers:
         blockers.append(
             Blocker(
                 kind=BlockerKind.NO_CONSUMER,
-                text=f"no consumer is connected; backlog: {counted(backlog, 'entry', 'entries')}",
-                entries=backlog,
+                text=f"no consumer is connected; {backlog.text} {'waits' if backlog.messages == 1 else 'wait'}",
+                entries=backlog.entries,
+                messages=backlog.messages,
                 position=context.cursor.next_unacknowledged(context.cursor.mark_delete),
                 advice="connect a consumer",
             )
@@ -35,30 +46,37 @@ def explain(context: DispatchContext, dispatcher: Dispatcher | None, fenced: str
         type="" if dispatcher is None else dispatcher.type.shown,
         mark_delete=context.cursor.mark_delete,
         next_read=None if dispatcher is None else dispatcher.next_read,
-        backlog_entries=backlog,
+        backlog_entries=backlog.entries,
+        backlog_messages=backlog.messages,
+        is_exact=backlog.is_exact,
         blockers=tuple(blockers),
     )
 
 
-def _of_connected(context: DispatchContext, dispatcher: Dispatcher, backlog: int) -> list[Blocker]:
-    unread = _unread(context, dispatcher)
-    waiting = dispatcher.waiting_entries
+def _of_connected(context: DispatchContext, dispatcher: Dispatcher, backlog: Backlog) -> list[Blocker]:
+    unread = _Waiting(unread_entries(context, dispatcher.next_read), backlog.unread_messages)
+    read = dispatcher.waiting_entries
+    waiting = _Waiting(unread.entries + read, unread.messages + (_read_messages(dispatcher, backlog) if read else 0))
     blockers = dispatcher.blockers()
-    if unread or waiting:
+    if waiting.entries:
         blockers += _of_reading(context, dispatcher, unread)
-        blockers += _of_consumers(context, dispatcher, unread + waiting)
-    blockers += _in_hand(dispatcher, backlog - unread)
+        blockers += _of_consumers(context, dispatcher, waiting)
+    blockers += _in_hand(context, dispatcher, backlog)
     if not blockers:
-        text = "entries are about to be delivered"
-        blockers.append(Blocker(kind=BlockerKind.READING, text=text, entries=unread + waiting))
+        text = "messages are about to be delivered"
+        kind = BlockerKind.READING
+        blockers.append(Blocker(kind=kind, text=text, entries=waiting.entries, messages=waiting.messages))
     return blockers
 
 
-def _unread(context: DispatchContext, dispatcher: Dispatcher) -> int:
-    return context.source.chain.entries_between(dispatcher.next_read.previous, context.source.last_confirmed)
+def _read_messages(dispatcher: Dispatcher, backlog: Backlog) -> int:
+    """Returns the messages that were read and wait again: what is neither unread nor with a consumer nor delayed."""
+    with_consumers = sum(consumer.unacked_messages for consumer in dispatcher.consumers)
+    rest = backlog.messages - backlog.unread_messages - with_consumers - dispatcher.delayed_entries
+    return max(rest, dispatcher.waiting_entries)
 
 
-def _of_reading(context: DispatchContext, dispatcher: Dispatcher, unread: int) -> list[Blocker]:
+def _of_reading(context: DispatchContext, dispatcher: Dispatcher, unread: _Waiting) -> list[Blocker]:
     found: list[Blocker] = []
     reader = dispatcher.reader
     if dispatcher.transactional is not None:
@@ -67,7 +85,8 @@ def _of_reading(context: DispatchContext, dispatcher: Dispatcher, unread: int) -
                 kind=BlockerKind.TRANSACTIONAL,
                 text=f"entry {dispatcher.transactional} belongs to a transaction, and transactions are not supported",
                 position=dispatcher.transactional,
-                entries=unread,
+                entries=unread.entries,
+                messages=unread.messages,
                 advice="skip it, or seek to a position after it",
             )
         )
@@ -79,7 +98,8 @@ def _of_reading(context: DispatchContext, dispatcher: Dispatcher, unread: int) -
                 text=f"ledger {trouble.position.ledger_id} cannot be read at entry {trouble.position.entry_id} "
                 f"({trouble.attempts} attempts): {trouble.error}",
                 position=trouble.position,
-                entries=unread,
+                entries=unread.entries,
+                messages=unread.messages,
                 advice=(
                     "start its bookies again; if the ledger is lost, set dispatch.skip_unreadable, or seek to a "
                     "position after it"
@@ -90,7 +110,7 @@ def _of_reading(context: DispatchContext, dispatcher: Dispatcher, unread: int) -
         found.append(
             Blocker(
                 kind=BlockerKind.READING,
-                text=f"entries are being read from bookies at {reader.reads_at}",
+                text=f"messages are being read from bookies at {reader.reads_at}",
                 position=reader.reads_at,
             )
         )
@@ -112,13 +132,13 @@ def _rate(context: DispatchContext) -> Blocker:
     )
 
 
-def _of_consumers(context: DispatchContext, dispatcher: Dispatcher, entries: int) -> list[Blocker]:
+def _of_consumers(context: DispatchContext, dispatcher: Dispatcher, waiting: _Waiting) -> list[Blocker]:
     active = dispatcher.active_consumer
     considered = dispatcher.consumers if active is None else [active]
-    return [blocker for consumer in considered for blocker in _of_consumer(context, consumer, entries)]
+    return [blocker for consumer in considered for blocker in _of_consumer(context, consumer, waiting)]
 
 
-def _of_consumer(context: DispatchContext, consumer: Consumer, entries: int) -> list[Blocker]:
+def _of_consumer(context: DispatchContext, consumer: Consumer, waiting: _Waiting) -> list[Blocker]:
     found: list[Blocker] = []
     if consumer.permits <= 0:
         found.append(
@@ -126,7 +146,8 @@ def _of_consumer(context: DispatchContext, consumer: Consumer, entries: int) -> 
                 kind=BlockerKind.NO_PERMITS,
                 text=f"consumer {consumer.shown} has granted no permits ({consumer.permits})",
                 consumer=consumer.name,
-                entries=entries,
+                entries=waiting.entries,
+                messages=waiting.messages,
                 advice="receive messages in this consumer: its queue is full, or it does not ask for more",
             )
         )
@@ -138,7 +159,8 @@ def _of_consumer(context: DispatchContext, consumer: Consumer, entries: int) -> 
                 text=f"consumer {consumer.shown} has {counted(consumer.unacked_messages, 'message')} unacknowledged, "
                 f"the limit is {limit}",
                 consumer=consumer.name,
-                entries=entries,
+                entries=waiting.entries,
+                messages=waiting.messages,
                 advice=f"let it acknowledge until {limit // 2} are left, or raise maxUnackedMessagesPerConsumer",
             )
         )
@@ -148,29 +170,36 @@ def _of_consumer(context: DispatchContext, consumer: Consumer, entries: int) -> 
                 kind=BlockerKind.CONNECTION_FULL,
                 text=f"the connection of consumer {consumer.shown} has not taken what was sent before",
                 consumer=consumer.name,
-                entries=entries,
+                entries=waiting.entries,
+                messages=waiting.messages,
                 advice="let the client read faster, or look for a slow network",
             )
         )
     return found
 
 
-def _in_hand(dispatcher: Dispatcher, read_and_unacked: int) -> list[Blocker]:
+def _in_hand(context: DispatchContext, dispatcher: Dispatcher, backlog: Backlog) -> list[Blocker]:
     active = dispatcher.active_consumer
     if active is not None:
-        in_hand = [(active, read_and_unacked)]
+        entries = backlog.entries - unread_entries(context, dispatcher.next_read)
+        messages = max(backlog.messages - backlog.unread_messages, entries)
+        in_hand = [(active, entries, backlog.counted(messages), messages)]
     else:
-        in_hand = [(consumer, len(consumer.pending)) for consumer in dispatcher.consumers]
+        in_hand = [
+            (each, len(each.pending), counted(each.unacked_messages, "message"), each.unacked_messages)
+            for each in dispatcher.consumers
+        ]
     return [
         Blocker(
             kind=BlockerKind.UNACKED,
-            text=f"consumer {consumer.shown} has not acknowledged {counted(entries, 'entry', 'entries')}",
+            text=f"consumer {consumer.shown} has not acknowledged {text}",
             consumer=consumer.name,
             position=min(consumer.pending, default=None),
             entries=entries,
+            messages=messages,
             advice="acknowledge these messages, or acknowledge them negatively to have them redelivered",
         )
-        for consumer, entries in in_hand
+        for consumer, entries, text, messages in in_hand
         if entries > 0
     ]
 

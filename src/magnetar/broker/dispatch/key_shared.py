@@ -185,6 +185,10 @@ class KeySharedDispatcher(SharedBase):
         """Looks at everything that waits, so it is only for people's questions."""
         replay = self.book.replay
         waiting = Counter(replay.hash_of(position) for position in replay)
+        held: Counter[int] = Counter()  # A hash has one holder.
+        for each in self.consumers:
+            for messages, key_hash in each.pending.values():
+                held[key_hash] += messages
         found: list[Blocker] = []
         for key_hash, entries in sorted(waiting.items()):
             consumer = self.assignment.owner_of(key_hash) if key_hash else None
@@ -204,7 +208,7 @@ class KeySharedDispatcher(SharedBase):
                     Blocker(
                         kind=BlockerKind.HASH_DRAINING,
                         text=f"key hash {key_hash} belongs to consumer {consumer.shown} now, and consumer "
-                        f"{holder[0].shown} still has {holder[1]} unacknowledged entries of it",
+                        f"{holder[0].shown} still has {counted(held[key_hash], 'message')} of it unacknowledged",
                         consumer=holder[0].name,
                         key_hash=key_hash,
                         entries=entries,

@@ -318,6 +318,10 @@ class SharedBase(Dispatcher):
     def waiting_entries(self) -> int:
         return len(self.book.replay)
 
+    @property
+    def delayed_entries(self) -> int:
+        return 0 if self.delayed is None else len(self.delayed)
+
     def state_of(self, position: Position) -> PositionState | None:
         count = self.book.redeliveries.get(position, 0)
         consumer = self.book.where(position)

@@ -128,7 +128,7 @@ def statistics_of(
         unacked_messages=0 if several is None else several.book.total.messages,
         is_blocked_on_unacked=several is not None and several.book.total.is_blocked,
         waiting_for_redelivery=0 if several is None else len(several.book.replay),
-        delayed_entries=0 if delayed is None else len(delayed),
+        delayed_entries=0 if dispatcher is None else dispatcher.delayed_entries,
         delayed_index_bytes=0 if delayed is None else delayed.memory_bytes,
         delivered_entries=total.delivered_entries,
         delivered_messages=total.delivered_messages,

@@ -26,10 +26,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.broker.dispatch.backlog import last_published_before, peek, skip_target
+from magnetar.broker.dispatch.backlog import (
+    Backlog,
+    backlog_in_entries,
+    count_backlog,
+    last_published_before,
+    peek,
+    skip_target,
+)
 from magnetar.broker.dispatch.blockers import Explanation, PositionState
 from magnetar.broker.dispatch.choose_dispatcher import check_compatible, choose_dispatcher
-from magnetar.broker.dispatch.context import DispatchContext, DispatchLimits, EntrySource, SubscriptionCursor
+from magnetar.broker.dispatch.context import (
+    DispatchContext,
+    DispatchLimits,
+    EntrySource,
+    IndexedSource,
+    SubscriptionCursor,
+)
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.explain import explain, state_of
 from magnetar.broker.dispatch.rate_bucket import RateBucket
@@ -79,7 +92,7 @@ class Subscription:
         self,
         name: str,
         cursor: SubscriptionCursor,
-        log: EntrySource,
+        log: IndexedSource,
         config: DispatchConfig,
         entropy: Entropy,
         *,
@@ -142,6 +155,10 @@ class Subscription:
     @property
     def backlog_entries(self) -> int:
         return self.cursor.backlog_entries()
+
+    @property
+    def _next_read(self) -> Position | None:
+        return None if self._dispatcher is None else self._dispatcher.next_read
 
     @property
     def is_fenced(self) -> bool:
@@ -418,9 +435,14 @@ class Subscription:
     def statistics(self) -> SubscriptionStatistics:
         return statistics_of(self._context, self._dispatcher, self._departed)
 
-    def explain(self) -> Explanation:
-        """Returns what blocks delivery at this moment."""
-        return explain(self._context, self._dispatcher, self._fenced)
+    async def count_backlog(self) -> Backlog:
+        """Counts what is not acknowledged, in messages if that takes few reads, which succeed soon."""
+        return await count_backlog(self._context, self._next_read)
+
+    def explain(self, backlog: Backlog | None = None) -> Explanation:
+        """Returns what blocks delivery at this moment. `backlog` was counted just before; None counts entries only."""
+        backlog = backlog or backlog_in_entries(self._context, self._next_read)
+        return explain(self._context, self._dispatcher, self._fenced, backlog)
 
     def state_of(self, position: Position) -> PositionState:
         """Returns where one entry is: acknowledged, with a consumer, delayed, waiting for redelivery, or not read

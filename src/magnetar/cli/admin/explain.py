@@ -13,7 +13,7 @@ from magnetar.cli.cluster_options import topic as topic_name
 from magnetar.cli.output import AsJson, note, print_json, printable
 from magnetar.errors import CursorMissingError
 from magnetar.names import TopicName
-from magnetar.words import counted
+from magnetar.words import at_least, counted
 
 _SEARCHED_MAX = 1_000  # Topics that are asked whether they have the subscription.
 _NOT_FOUND = 404
@@ -96,7 +96,8 @@ def _ask(client: AdminClient, topic: TopicName, subscription: str, message: str 
 def _print(explained: dict[str, Any]) -> None:
     kind = explained["type"] or "no consumer yet"
     print(printable(f"{explained['topic']}, subscription {explained['subscription']} ({kind})"))
-    waiting = counted(explained["backlog_entries"], "entry", "entries")
+    waiting = counted(explained["backlog_messages"], "message")
+    waiting = at_least(waiting, is_exact=explained["backlog_messages_exact"])
     print(f"  backlog: {waiting}; acknowledged up to {explained['mark_delete']}")
     for holding in explained["holdings"]:
         _print_fact(holding["hold"], holding)

@@ -16,7 +16,7 @@ Read next: topic/chain.py, cursors.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.topic.chain import LedgerChain
 from magnetar.topic.position import Position
@@ -195,6 +195,15 @@ def words_of(bits: int) -> list[int]:
 # --- the state of a subscription --------------------------------------------------------------------------------------
 
 _NOTHING: Final = AckedEntries()
+
+
+class AckedParts(NamedTuple):
+    """Describes what is acknowledged after the mark-delete position at one moment."""
+
+    ranges: Sequence[tuple[Position, Position]]
+    """The first and last position of each run of whole entries, ascending; each run is within one ledger."""
+    batches: Mapping[Position, int]
+    """For each partly acknowledged batch, a bit per message that is not acknowledged."""
 
 
 class AckState:
@@ -429,6 +438,12 @@ class AckState:
             if span is not None and span.entries:
                 size -= span.size_bytes * acked.count(span.entries) // span.entries
         return max(size, 0)
+
+    def acked_parts(self, parts_max: int) -> AckedParts | None:
+        """Returns a copy of what is acknowledged after the mark-delete position; None if it has more parts."""
+        if self.range_count() + len(self._batches) > parts_max:
+            return None
+        return AckedParts(list(self.ranges()), dict(self._batches))
 
     def _acked_behind_mark_delete(self) -> int:
         return sum(acked.count(self._entries_of(ledger_id)) for ledger_id, acked in self._ledgers.items())

@@ -24,7 +24,7 @@ from typing import Any
 from magnetar.config.topic import CursorConfig
 from magnetar.errors import CursorExistsError, CursorMissingError, MagnetarError, SubscriptionFencedError
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor.acks import AckState
+from magnetar.topic.cursor.acks import AckedParts, AckState
 from magnetar.topic.cursor.codec import (
     Snapshot,
     decode_cursor_name,
@@ -155,6 +155,10 @@ class Cursor:
     def backlog_entries(self) -> int:
         """Counts the entries that are not acknowledged. Computed from the state: not for the hot path."""
         return self._acks.backlog_entries()
+
+    def acked_parts(self, parts_max: int) -> AckedParts | None:
+        """Returns a copy of what is acknowledged after the mark-delete position; None if it has more parts."""
+        return self._acks.acked_parts(parts_max)
 
     def backlog_bytes_estimate(self) -> int:
         return self._acks.backlog_bytes_estimate()

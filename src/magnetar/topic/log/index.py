@@ -7,7 +7,8 @@ ledger that has one: from an earlier one if possible, otherwise backwards from a
 index.
 
 Limits:    A ledger with indexes costs a few reads; one without is read once, and its counts are kept for `_COUNTED_MAX`
-           ledgers. They are a cache: everything here can be computed again.
+           ledgers. The indexes of `_BOUNDS_MAX` entries are kept for counts that come again (topic/backlog.py).
+           Both are caches: everything here can be computed again.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def time_of(entry: LogEntry) -> int:
 
 
 _COUNTED_MAX: Final = 32  # Ledgers whose counts are kept: 50,000 entries are 400 kB.
+_BOUNDS_MAX: Final = 2_048  # Entries whose indexes are kept: about 600 kB, and only where backlogs have many gaps.
 _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 2**20
 
@@ -74,6 +76,7 @@ class LogIndex:
         self._read_many = read_many
         self._counted: OrderedDict[int, array[int]] = OrderedDict()
         """Ledger → for each entry, the messages in all entries up to it."""
+        self._bounds: OrderedDict[Position, tuple[int, int]] = OrderedDict()
 
     async def recover(self) -> int:
         """Returns the index of the next message, when a topic is opened."""
@@ -101,6 +104,24 @@ class LogIndex:
         counts = await self._counts(span)
         before = counts[position.entry_id - 1] if position.entry_id else 0
         return await self._first_index(span) + before
+
+    async def bounds_of(self, position: Position) -> tuple[int, int] | None:
+        """Returns the index of an existing entry's first message and the one after its last message.
+
+        It reads at most this entry, and returns None if the entry carries no index.
+        """
+        bounds = self._bounds.get(position)
+        if bounds is not None:
+            self._bounds.move_to_end(position)
+            return bounds
+        entry = await self._read_one(position)
+        last = index_of_last(entry)
+        if last is None:
+            return None
+        self._bounds[position] = bounds = (last - _messages(entry) + 1, last + 1)
+        while len(self._bounds) > _BOUNDS_MAX:
+            self._bounds.popitem(last=False)
+        return bounds
 
     async def position_at(self, index: int) -> Position:
         """Returns the entry that holds this message; the first existing one or `end` if the index is outside."""

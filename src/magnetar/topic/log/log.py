@@ -93,6 +93,7 @@ class TopicLog:
         self.check_owner = node.check_owner
         self.position_at_index = self._index.position_at
         self.index_of = self._index.index_of
+        self.index_bounds = self._index.bounds_of
 
     @classmethod
     async def open(

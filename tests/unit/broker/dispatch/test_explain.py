@@ -9,7 +9,7 @@ import pytest
 from magnetar.broker.dispatch.blockers import BlockerKind
 from magnetar.broker.dispatch.context import DispatchLimits
 from magnetar.broker.policies.values import DispatchRate
-from magnetar.broker.subscriptions.consumer import ConsumerAbout, KeySharedMode, KeySharedSettings
+from magnetar.broker.subscriptions.consumer import ConsumerAbout, KeySharedMode, KeySharedSettings, SubscriptionType
 from magnetar.errors import EntryUnavailableError
 from tests.unit.broker.dispatch.world import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, World, message, settle
 
@@ -241,3 +241,90 @@ async def test_delayed_entries_that_are_being_found_again() -> None:
     await asyncio.sleep(63)
     assert BlockerKind.DELAY_SCAN in world.blockers()
     world.topic.gate.set()
+
+
+# --- messages, not entries --------------------------------------------------------------------------------------------
+
+
+async def texts(world: World) -> list[str]:
+    return [blocker.text for blocker in (await world.explain()).blockers]
+
+
+async def test_a_batch_that_waits_for_a_consumer_counts_as_its_messages() -> None:
+    world = World()
+    world.publish(1, batch=995)
+    explained = await world.explain()
+    assert (explained.backlog_entries, explained.backlog_messages, explained.is_exact) == (1, 995, True)
+    (blocker,) = explained.blockers
+    assert blocker.text == "no consumer is connected; 995 messages wait"
+    assert (blocker.entries, blocker.messages) == (1, 995)
+
+
+async def test_messages_of_a_batch_that_are_acknowledged_do_not_wait() -> None:
+    world = World()
+    inbox = world.connect("c", SHARED)
+    world.publish(2, batch=10)
+    await settle()
+    world.subscription.acknowledge_batch(inbox.consumer, world.topic.position(0), [0b1111], 10)
+    assert await texts(world) == ["consumer 'c' has not acknowledged 14 messages"]
+    inbox.close()
+    assert await texts(world) == ["no consumer is connected; 14 messages wait"]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_messages_with_a_consumer_and_messages_that_wait_are_told_apart(kind: SubscriptionType) -> None:
+    world = World()
+    inbox = world.connect("c", kind, permits=8)
+    world.publish(5, batch=4)
+    await settle()
+    found = {each.kind: each for each in (await world.explain()).blockers}
+    assert (found[BlockerKind.UNACKED].entries, found[BlockerKind.UNACKED].messages) == (2, 8)
+    assert (found[BlockerKind.NO_PERMITS].entries, found[BlockerKind.NO_PERMITS].messages) == (3, 12)
+    inbox.ack(0)
+    found = {each.kind: each for each in (await world.explain()).blockers}
+    assert found[BlockerKind.UNACKED].text == "consumer 'c' has not acknowledged 4 messages"
+
+
+async def test_messages_that_were_given_back_wait_again() -> None:
+    world = World()
+    inbox = world.connect("c", SHARED, permits=8)
+    world.publish(5, batch=4)
+    await settle()
+    inbox.nack(0)
+    await settle()
+    found = {each.kind: each for each in (await world.explain()).blockers}
+    assert (found[BlockerKind.NO_PERMITS].entries, found[BlockerKind.NO_PERMITS].messages) == (4, 16)
+
+
+async def test_a_key_that_drains_says_how_many_messages_are_left() -> None:
+    world = World()
+    world.connect("old", KEY_SHARED)
+    for key in "abcdefghijkl":
+        world.publish(1, key=key, batch=3)
+    await settle()
+    world.connect("new", KEY_SHARED)
+    for key in "abcdefghijkl":
+        world.publish(1, key=key, batch=3)
+    await settle()
+    found = (await world.explain()).blockers
+    draining = [each.text for each in found if each.kind is BlockerKind.HASH_DRAINING]
+    assert draining
+    assert all("still has 3 messages of it unacknowledged" in text for text in draining)
+
+
+async def test_entries_without_an_index_are_the_least_that_waits() -> None:
+    world = World()
+    world.topic.has_index = False
+    world.publish(2, batch=7)
+    explained = await world.explain()
+    assert (explained.backlog_entries, explained.backlog_messages, explained.is_exact) == (2, 2, False)
+    assert await texts(world) == ["no consumer is connected; at least 2 messages wait"]
+
+
+async def test_bookies_that_do_not_answer_hold_an_explanation_for_a_second() -> None:
+    world = World()
+    world.publish(2, batch=7)
+    world.topic.gate = asyncio.Event()
+    began = asyncio.get_running_loop().time()
+    assert not (await world.explain()).is_exact
+    assert asyncio.get_running_loop().time() - began <= 1.1

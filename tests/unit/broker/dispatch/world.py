@@ -16,7 +16,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from magnetar.broker.dispatch.blockers import Blocker, BlockerKind
+from magnetar.broker.dispatch.blockers import Blocker, BlockerKind, Explanation
 from magnetar.broker.dispatch.context import DispatchLimits
 from magnetar.broker.subscriptions.consumer import Consumer, Delivery, KeySharedSettings, SubscriptionType
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -25,7 +25,7 @@ from magnetar.errors import MagnetarError
 from magnetar.sim.loop import SimLoop
 from magnetar.sim.machine import SimEntropy, WallClock
 from magnetar.topic.chain import LedgerChain
-from magnetar.topic.cursor.acks import AckState
+from magnetar.topic.cursor.acks import AckedParts, AckState
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, Position
 from magnetar.wire.pulsar.entry import broker_entry_header
@@ -81,6 +81,8 @@ class Topic:
         self.cold_before = 0
         """Entries before this one are not cached."""
         self.failures: dict[Position, MagnetarError] = {}
+        self.has_index = True
+        """Whether entries carry an index."""
         self.reads: list[tuple[Position, int]] = []
         self.gate: asyncio.Event | None = None
         self._watchers: list[Callable[[], None]] = []
@@ -136,6 +138,19 @@ class Topic:
         start = self.index(first)
         return self.entries[start : start + entries_max]
 
+    @property
+    def next_confirmed_index(self) -> int:
+        return sum(entry.messages for entry in self.entries)
+
+    async def index_bounds(self, position: Position) -> tuple[int, int] | None:
+        if not self.has_index:
+            return None
+        if self.gate is not None:
+            await self.gate.wait()
+        at = self.index(position)
+        first = sum(entry.messages for entry in self.entries[:at])
+        return first, first + self.entries[at].messages
+
     async def position_at_time(self, publish_ms: int) -> Position:
         for entry in self.entries:
             if entry.head.metadata.publish_time >= publish_ms and self.chain.contains(entry.position):
@@ -189,6 +204,9 @@ class MemoryCursor:
 
     def backlog_entries(self) -> int:
         return self.acks.backlog_entries()
+
+    def acked_parts(self, parts_max: int) -> AckedParts | None:
+        return self.acks.acked_parts(parts_max)
 
     async def flush(self) -> None:
         self.flushes += 1
@@ -339,6 +357,9 @@ class World:
 
     def blockers(self) -> dict[BlockerKind, Blocker]:
         return {blocker.kind: blocker for blocker in self.subscription.explain().blockers}
+
+    async def explain(self) -> Explanation:
+        return self.subscription.explain(await self.subscription.count_backlog())
 
     @property
     def backlog(self) -> int:
