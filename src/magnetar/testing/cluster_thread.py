@@ -12,13 +12,14 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.errors import MagnetarError
 from magnetar.testing.cluster import PulsarCluster
 
@@ -136,16 +137,16 @@ class MagnetarTest:
     # --- waits --------------------------------------------------------------------------------------------------------
 
     def backlog(self, topic: str | None = None, subscription: str | None = None) -> int:
-        """Entries that are not acknowledged, of all subscriptions here that fit; a batch is one entry."""
-        return sum(found.cursor.backlog_entries() for found in self._subscriptions(topic, subscription))
+        """Messages that are not acknowledged, of all subscriptions here that fit."""
+        return self.cluster.call(_messages(self._subscriptions(topic, subscription)))
 
     def until_backlog(
-        self, entries: int, topic: str | None = None, subscription: str | None = None, *, seconds: float = WAIT_S
+        self, messages: int, topic: str | None = None, subscription: str | None = None, *, seconds: float = WAIT_S
     ) -> None:
         """Waits until this number is left: `until_backlog(0)` waits for every subscription of this test's namespace."""
         until(
-            lambda: self.backlog(topic, subscription) == entries,
-            lambda: f"a backlog of {entries} (it is {self.backlog(topic, subscription)})",
+            lambda: self.backlog(topic, subscription) == messages,
+            lambda: f"a backlog of {messages} (it is {self.backlog(topic, subscription)})",
             seconds,
         )
 
@@ -159,7 +160,7 @@ class MagnetarTest:
 
         until(lambda: connected() == count, lambda: f"{count} consumers (there are {connected()})", seconds)
 
-    def _subscriptions(self, topic: str | None, subscription: str | None) -> list[Any]:
+    def _subscriptions(self, topic: str | None, subscription: str | None) -> list[Subscription]:
         full = topic if topic is None or "://" in topic else self.topic(topic)
         found = self.cluster.call(self.cluster.cluster.subscriptions_of(self.namespace))
         return [
@@ -168,6 +169,10 @@ class MagnetarTest:
             if (full is None or name == full or name.startswith(f"{full}-partition-"))
             and (subscription is None or each.name == subscription)
         ]
+
+
+async def _messages(subscriptions: Sequence[Subscription]) -> int:
+    return sum([(await each.count_backlog()).messages for each in subscriptions])
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str], seconds: float) -> None:
