@@ -65,6 +65,24 @@ def test_lines_are_produced_read_and_consumed_once(magnetar: Shell) -> None:
     assert magnetar("read", magnetar.test.topic("copy"), "--from", "-1h") == "one\ntwo\nthree\n"
 
 
+def test_a_backlog_of_batches_is_shown_in_messages(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    magnetar("subscriptions", "create", topic, "s")
+    magnetar("produce", topic, text="line\n" * 995)
+    (row,) = json.loads(magnetar("subscriptions", "list", topic, "--json"))
+    assert (row["backlog_messages"], row["backlog_messages_exact"]) == (995, True)
+    assert 0 < row["backlog_entries"] < 995
+    assert magnetar("subscriptions", "list", topic).splitlines()[1].split() == ["s", "-", "995", "0", "0"]
+    explained = magnetar("explain", "s", "--topic", topic)
+    assert "  backlog: 995 messages; acknowledged up to " in explained
+    assert "  no-consumer: no consumer is connected; 995 messages wait\n" in explained
+    assert "995 messages to deliver" in magnetar("subscriptions", "seek", topic, "s", "--to", "earliest")
+    magnetar("consume", topic, "s", "--count", "1")
+    assert magnetar.test.backlog() == 994
+    magnetar("subscriptions", "seek", topic, "s", "--to", "-5")
+    assert magnetar.test.backlog() == 5
+
+
 def test_reading_begins_with_the_message_that_was_asked_for_be_it_alone_or_in_a_batch(
     magnetar: Shell,
 ) -> None:
@@ -164,7 +182,7 @@ def test_a_seek_moves_all_partitions_or_none_and_prints_where_each_is(magnetar: 
         f"{topic}-partition-{part}: at the end, nothing is left to deliver" for part in range(2)
     ]
     moved = magnetar("subscriptions", "seek", f"{topic}-partition-0", "s", "--to", ids[0])
-    assert "1 entry to deliver" in moved
+    assert "1 message to deliver" in moved
     assert magnetar.test.backlog(topic) == 1
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from magnetar.admin.stats.consumers import consumer_stats
 from magnetar.admin.stats.rates import RateBook
+from magnetar.broker.dispatch.backlog import Backlog
 from magnetar.broker.dispatch.non_persistent import NonPersistentSubscription
 from magnetar.broker.dispatch.statistics import SubscriptionStatistics
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -106,6 +107,8 @@ _NOTHING_KEPT: dict[str, Any] = {  # Values of a subscription without a cursor.
         ),
         0,
     ),
+    "backlogMessages": 0,
+    "backlogMessagesExact": True,
     "blockedSubscriptionOnUnackedMsgs": False,
     "allowOutOfOrderDelivery": False,
     "consumersAfterMarkDeletePosition": {},
@@ -120,13 +123,21 @@ class StatsOptions:
 
     backlog_size: bool = True
     earliest_time: bool = False
+    messages: bool = False
+    """Whether backlogs are counted in messages too, which may take a few reads."""
     with_publishers: bool = True
     with_consumers: bool = True
 
 
 async def subscription_stats(
-    topic: PersistentTopic, subscription: Subscription, rates: RateBook, options: StatsOptions, slices: Slices
+    topic: PersistentTopic,
+    subscription: Subscription,
+    rates: RateBook,
+    options: StatsOptions,
+    slices: Slices,
+    counted: Backlog | None,
 ) -> dict[str, Any]:
+    """`counted` is the backlog in messages, None if it was not counted in time or need not be."""
     seen = subscription.statistics()
     is_keyed = seen.type == "Key_Shared"
     consumers = await slices.map(
@@ -143,6 +154,7 @@ async def subscription_stats(
             "chunkedMessageRate": 0.0,
         }
         | _backlog(cursor, seen, options, earliest_ms)
+        | (_messages(seen, counted) if options.messages else {})
         | _activity(seen)
         | {"consumers": consumers if options.with_consumers else []}
         | _nature(cursor, seen, consumers, is_replicated=subscription.is_replicated)
@@ -169,6 +181,12 @@ def _backlog(
         "msgInReplay": seen.waiting_for_redelivery,
         "unackedMessages": seen.unacked_messages,
     }
+
+
+def _messages(seen: SubscriptionStatistics, counted: Backlog | None) -> dict[str, Any]:
+    """Returns the fields that Pulsar does not have."""
+    messages = seen.backlog_entries if counted is None else counted.messages
+    return {"backlogMessages": messages, "backlogMessagesExact": counted is not None and counted.is_exact}
 
 
 def _activity(seen: SubscriptionStatistics) -> dict[str, Any]:

@@ -5,12 +5,15 @@ For partitions, counts and rates are summed, times are the latest, names are kep
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from functools import partial
 from typing import Any
 
 from magnetar.admin.stats.consumers import average, publisher_stats
 from magnetar.admin.stats.rates import RateBook, wall_ms_of
 from magnetar.admin.stats.subscriptions import StatsOptions, fleeting_stats, subscription_stats
+from magnetar.broker.dispatch.backlog import Backlog
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topics.non_persistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -20,10 +23,14 @@ from magnetar.broker.topics.topic import Topic
 _LATEST = ("Timestamp", "TimeStamp")
 _AVERAGES = ("averageMsgSize", "avgMessagesPerEntry")
 _FIRST_WINS = frozenset({"backlogQuotaLimitSize", "backlogQuotaLimitTime", "oldestBacklogMessageAgeSeconds"})
+_ALL = frozenset({"backlogMessagesExact"})
 _EARLIEST = ("earliestMsgPublishTime",)
 _ONE_PARTITIONS_OWN = frozenset(
     {"address", "connectedSince", "clientVersion", "metadata", "ownerBroker", "topicEpoch", "keyHashRangeArrays"}
 )
+
+_COUNT_S_MAX = 2.0
+"""Seconds that counting the backlogs of all subscriptions of a topic may take."""
 
 Stats = dict[str, Any]
 
@@ -77,7 +84,7 @@ def _shown(merged: Stats) -> Stats:
 
 def _combined(name: str, left: Any, right: Any) -> Any:
     if isinstance(left, bool) or isinstance(right, bool):
-        return left or right
+        return left and right if name in _ALL else left or right
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return _number(name, left, right)
     return left
@@ -132,8 +139,9 @@ async def topic_stats(service: BrokerService, topic: Topic, rates: RateBook, opt
         return await _fleeting(service, topic, rates, options)
     topic = require_persistent(topic)
     publishers = await service.slices.map(partial(publisher_stats, rates=rates), topic.producers)
+    counted = await _backlogs(topic) if options.messages else {}
     subscriptions = {
-        name: await subscription_stats(topic, each, rates, options, service.slices)
+        name: await subscription_stats(topic, each, rates, options, service.slices, counted.get(name))
         for name, each in sorted(topic.subscriptions.items())
     }
     return (
@@ -153,6 +161,16 @@ async def topic_stats(service: BrokerService, topic: Topic, rates: RateBook, opt
         | {"compaction": _compaction(service, topic)}
         | await _life(service, topic)
     )
+
+
+async def _backlogs(topic: PersistentTopic) -> dict[str, Backlog]:
+    """Counts the backlogs in messages. Those that bookies answer too late for are left out."""
+    counted: dict[str, Backlog] = {}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_COUNT_S_MAX):
+            for name, each in sorted(topic.subscriptions.items()):
+                counted[name] = await each.count_backlog()
+    return counted
 
 
 def _traffic(topic: Topic, publishers: list[dict[str, Any]], subscriptions: dict[str, Any]) -> dict[str, Any]:

@@ -67,16 +67,17 @@ class _Move:
         """Moves it back. What was acknowledged out of order may be delivered again."""
         await self.subscription.seek(self.topic.log.chain.next_position(self.before))
 
-    @property
-    def outcome(self) -> dict[str, Any]:
-        cursor = self.subscription.cursor
-        following = self.topic.log.chain.next_position(cursor.mark_delete)
+    async def outcome(self) -> dict[str, Any]:
+        following = self.topic.log.chain.next_position(self.subscription.cursor.mark_delete)
+        backlog = await self.subscription.count_backlog()
         return {
             "topic": str(self.topic.name),
             "ledgerId": following.ledger_id,
             "entryId": following.entry_id,
             "batchIndex": self.found.skipped if self.found.skipped else -1,
-            "backlogEntries": cursor.backlog_entries(),
+            "backlogMessages": backlog.messages,
+            "backlogEntries": backlog.entries,
+            "backlogMessagesExact": backlog.is_exact,
         }
 
 
@@ -87,7 +88,7 @@ async def seek(call: Call) -> list[dict[str, Any]]:
     require_fitting(place, call.query["to"], call.topic, names)
     moves = [await _move(call, await call.persistent(name), place) for name in names]
     await _make_all(moves)
-    return [move.outcome for move in moves]
+    return [await move.outcome() for move in moves]
 
 
 async def _move(call: Call, topic: PersistentTopic, place: SeekTarget) -> _Move:

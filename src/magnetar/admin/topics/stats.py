@@ -19,6 +19,7 @@ def _options(call: Call) -> StatsOptions:
     return StatsOptions(
         backlog_size=call.flag("subscriptionBacklogSize", default=True),
         earliest_time=call.flag("getEarliestTimeInBacklog"),
+        messages=True,
         with_publishers=not call.flag("excludePublishers"),
         with_consumers=not call.flag("excludeConsumers"),
     )

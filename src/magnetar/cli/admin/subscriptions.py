@@ -8,12 +8,13 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from magnetar.cli.admin.client import AdminClient, quote, topic_path
+from magnetar.cli.admin.summaries import backlog_messages
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, PLACES, AdminUrl, SubscriptionArgument, TopicArgument
 from magnetar.cli.messages.lines import payload_fields
 from magnetar.cli.output import AsJson, Yes, confirm, note, print_json, print_table, printable
 from magnetar.errors import ArgumentError
 from magnetar.topic.seek_targets import parse_seek_target
-from magnetar.words import counted
+from magnetar.words import at_least, counted
 
 _NO_TYPE: Final = ("None", "Null", "")  # How servers name the type of a subscription without consumers.
 
@@ -27,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="List, create, move and delete subs
 
 @app.command(name="list")
 def list_(topic: TopicArgument, url: AdminUrl = DEFAULT_ADMIN_URL, as_json: AsJson = False) -> None:
-    """List the subscriptions of a topic with their backlogs."""
+    """List the subscriptions of a topic with their backlogs, in messages."""
     client, path = AdminClient(url), topic_path(topic)
     is_partitioned = client.get(f"{path}/partitions")["partitions"] > 0
     found = client.get(f"{path}/{'partitioned-stats' if is_partitioned else 'stats'}")["subscriptions"]
@@ -35,21 +36,27 @@ def list_(topic: TopicArgument, url: AdminUrl = DEFAULT_ADMIN_URL, as_json: AsJs
     if as_json:
         print_json(rows)
     else:
-        print_table(
-            ["subscription", "type", "backlog", "unacknowledged", "consumers"], [list(row.values()) for row in rows]
-        )
+        print_table(["subscription", "type", "backlog", "unacknowledged", "consumers"], [_shown(row) for row in rows])
 
 
 def _row(name: str, stats: dict[str, Any]) -> dict[str, Any]:
     """The type is known only while there are consumers."""
     kind = stats.get("type") or ""
+    messages, is_exact = backlog_messages(stats)
     return {
         "subscription": name,
         "type": "-" if kind in _NO_TYPE else kind,
-        "backlog": stats["msgBacklog"],
+        "backlog_messages": messages,
+        "backlog_entries": stats["msgBacklog"],
+        "backlog_messages_exact": is_exact,
         "unacknowledged": stats["unackedMessages"],
         "consumers": len(stats["consumers"]),
     }
+
+
+def _shown(row: dict[str, Any]) -> list[object]:
+    backlog = at_least(str(row["backlog_messages"]), is_exact=row["backlog_messages_exact"])
+    return [row["subscription"], row["type"], backlog, row["unacknowledged"], row["consumers"]]
 
 
 @app.command()
@@ -104,24 +111,27 @@ def seek(
 
 
 def _outcome(moved: dict[str, Any]) -> str:
-    count = moved["backlogEntries"]
-    if not count:
+    if not moved["backlogEntries"]:
         return "at the end, nothing is left to deliver"
+    left = at_least(counted(moved["backlogMessages"], "message"), is_exact=moved["backlogMessagesExact"])
     batch = f" from message {moved['batchIndex']} of its batch on" if moved["batchIndex"] > 0 else ""
-    return f"next is {moved['ledgerId']}:{moved['entryId']}{batch}, {counted(count, 'entry', 'entries')} to deliver"
+    return f"next is {moved['ledgerId']}:{moved['entryId']}{batch}, {left} to deliver"
 
 
 @app.command()
 def skip(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    count: Annotated[int, typer.Option("--count", min=0, metavar="N", help="Number of messages to skip.")] = 0,
+    count: Annotated[
+        int,
+        typer.Option("--count", min=0, metavar="N", help="Number of entries to skip; a batch is one entry."),
+    ] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Skip the whole backlog.")] = False,
     url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Acknowledge the next messages of a subscription without delivering them."""
     if everything == bool(count):
-        raise ArgumentError("give the number of messages to skip: --count N, or --all")
+        raise ArgumentError("give the number of entries to skip: --count N, or --all")
     AdminClient(url).post(f"{_path(topic, subscription)}/{'skip_all' if everything else f'skip/{count}'}")
 
 

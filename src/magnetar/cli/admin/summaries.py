@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from magnetar.cli.output import print_table, printable
-from magnetar.words import counted
+from magnetar.words import at_least, counted
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def _partition_rows(stats: Json) -> list[Sequence[object]]:
             _shown(each.get("msgInCounter")),
             _rate(each, "msgRateIn"),
             _shown(each.get("storageSize")),
-            sum(of_one.get("msgBacklog", 0) for of_one in (each.get("subscriptions") or {}).values()),
+            _backlog((each.get("subscriptions") or {}).values()),
         ]
         for name, each in found.items()
     ]
@@ -79,12 +79,24 @@ def _subscription_row(name: str, stats: Json) -> Sequence[object]:
     return [
         name,
         "-" if kind in _NO_TYPE else kind,
-        _shown(stats.get("msgBacklog")),
+        _backlog([stats]),
         _shown(stats.get("unackedMessages")),
         _shown(stats.get("msgOutCounter")),
         _rate(stats, "msgRateOut"),
         len(stats.get("consumers") or ()),
     ]
+
+
+def backlog_messages(stats: Json) -> tuple[int, bool]:
+    """Returns the messages of a subscription's backlog, and whether that is exact: a broker of Apache's counts entries,
+    and a batch of messages is one entry."""
+    return stats.get("backlogMessages", stats.get("msgBacklog", 0)), stats.get("backlogMessagesExact", False)
+
+
+def _backlog(subscriptions: Iterable[Json]) -> str:
+    """Shows the messages of all these backlogs together."""
+    counts = [backlog_messages(each) for each in subscriptions]
+    return at_least(str(sum(count for count, _ in counts)), is_exact=all(is_exact for _, is_exact in counts))
 
 
 def _consumer_row(subscription: str, stats: Json) -> Sequence[object]:
