@@ -19,6 +19,7 @@ from magnetar.broker.topics.non_persistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import require_persistent
 from magnetar.broker.topics.topic import Topic
+from magnetar.runtime.slices import Slices
 
 _LATEST = ("Timestamp", "TimeStamp")
 _AVERAGES = ("averageMsgSize", "avgMessagesPerEntry")
@@ -139,7 +140,7 @@ async def topic_stats(service: BrokerService, topic: Topic, rates: RateBook, opt
         return await _fleeting(service, topic, rates, options)
     topic = require_persistent(topic)
     publishers = await service.slices.map(partial(publisher_stats, rates=rates), topic.producers)
-    counted = await _backlogs(topic) if options.messages else {}
+    counted = await _backlogs(topic, service.slices) if options.messages else {}
     subscriptions = {
         name: await subscription_stats(topic, each, rates, options, service.slices, counted.get(name))
         for name, each in sorted(topic.subscriptions.items())
@@ -163,13 +164,14 @@ async def topic_stats(service: BrokerService, topic: Topic, rates: RateBook, opt
     )
 
 
-async def _backlogs(topic: PersistentTopic) -> dict[str, Backlog]:
+async def _backlogs(topic: PersistentTopic, slices: Slices) -> dict[str, Backlog]:
     """Counts the backlogs in messages. Those that bookies answer too late for are left out."""
     counted: dict[str, Backlog] = {}
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_COUNT_S_MAX):
             for name, each in sorted(topic.subscriptions.items()):
                 counted[name] = await each.count_backlog()
+                await slices.turn()
     return counted
 
 

@@ -6,7 +6,7 @@ Each needs a look at the topic, and changes nothing.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.broker.dispatch.context import DispatchContext
@@ -26,8 +26,10 @@ class Backlog:
 
     entries: int
     messages: int
+    unread_entries: int
+    """Those from the next entry on that is read for a consumer; some may be acknowledged."""
     unread_messages: int
-    """Those from the next entry on that is read for a consumer."""
+    """Those of them that are not acknowledged."""
     is_exact: bool
     """If not, the messages are not known: the numbers are those of entries, so there may be more messages."""
 
@@ -41,19 +43,15 @@ class Backlog:
 
 
 def backlog_in_entries(context: DispatchContext, next_read: Position | None) -> Backlog:
-    """Counts each entry as one message, without a look at any."""
+    """Counts each entry as one message, without a look at any. `next_read` is None before the first consumer."""
     entries = context.cursor.backlog_entries()
-    return Backlog(entries, entries, min(entries, unread_entries(context, next_read)), is_exact=False)
-
-
-def unread_entries(context: DispatchContext, next_read: Position | None) -> int:
-    """Counts the entries from this one on; None is the first unacknowledged one."""
-    first = context.cursor.mark_delete if next_read is None else next_read.previous
-    return context.source.chain.entries_between(first, context.source.last_confirmed)
+    before = context.cursor.mark_delete if next_read is None else next_read.previous
+    unread = context.source.chain.entries_between(before, context.source.last_confirmed)
+    return Backlog(entries, entries, unread, min(entries, unread), is_exact=False)
 
 
 async def count_backlog(context: DispatchContext, next_read: Position | None) -> Backlog:
-    """Counts in messages if that takes few reads, which succeed soon. Otherwise it counts in entries."""
+    """Counts as of now, in messages if that takes few reads, which succeed soon. Otherwise it counts in entries."""
     in_entries = backlog_in_entries(context, next_read)
     mark_delete = context.cursor.mark_delete
     count = MessageCount(context.source, context.cursor.acked_parts(PARTS_MAX))
@@ -65,7 +63,7 @@ async def count_backlog(context: DispatchContext, next_read: Position | None) ->
         return in_entries
     if messages is None or unread is None:
         return in_entries
-    return Backlog(in_entries.entries, messages, unread, is_exact=True)
+    return replace(in_entries, messages=messages, unread_messages=unread, is_exact=True)
 
 
 async def skip_target(context: DispatchContext, entries: int) -> Position | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magnetar.broker.dispatch.backlog import Backlog, unread_entries
+from magnetar.broker.dispatch.backlog import Backlog
 from magnetar.broker.dispatch.blockers import Blocker, BlockerKind, Explanation, PositionState, Progress
 from magnetar.broker.dispatch.context import DispatchContext
 from magnetar.broker.dispatch.dispatcher import Dispatcher
@@ -26,7 +26,7 @@ def explain(context: DispatchContext, dispatcher: Dispatcher | None, fenced: str
     blockers: list[Blocker] = []
     if fenced:
         blockers.append(Blocker(kind=BlockerKind.FENCED, text=f"the subscription is closed to consumers: {fenced}"))
-    elif not context.cursor.backlog_entries():
+    elif not backlog.entries:
         blockers.append(Blocker(kind=BlockerKind.CAUGHT_UP, text="every message of the topic is acknowledged"))
     elif dispatcher is None or not dispatcher.consumers:
         blockers.append(
@@ -54,14 +54,14 @@ def explain(context: DispatchContext, dispatcher: Dispatcher | None, fenced: str
 
 
 def _of_connected(context: DispatchContext, dispatcher: Dispatcher, backlog: Backlog) -> list[Blocker]:
-    unread = _Waiting(unread_entries(context, dispatcher.next_read), backlog.unread_messages)
+    unread = _Waiting(backlog.unread_entries, backlog.unread_messages)
     read = dispatcher.waiting_entries
     waiting = _Waiting(unread.entries + read, unread.messages + (_read_messages(dispatcher, backlog) if read else 0))
     blockers = dispatcher.blockers()
     if waiting.entries:
         blockers += _of_reading(context, dispatcher, unread)
         blockers += _of_consumers(context, dispatcher, waiting)
-    blockers += _in_hand(context, dispatcher, backlog)
+    blockers += _in_hand(dispatcher, backlog)
     if not blockers:
         text = "messages are about to be delivered"
         kind = BlockerKind.READING
@@ -178,10 +178,10 @@ def _of_consumer(context: DispatchContext, consumer: Consumer, waiting: _Waiting
     return found
 
 
-def _in_hand(context: DispatchContext, dispatcher: Dispatcher, backlog: Backlog) -> list[Blocker]:
+def _in_hand(dispatcher: Dispatcher, backlog: Backlog) -> list[Blocker]:
     active = dispatcher.active_consumer
     if active is not None:
-        entries = backlog.entries - unread_entries(context, dispatcher.next_read)
+        entries = backlog.entries - backlog.unread_entries
         messages = max(backlog.messages - backlog.unread_messages, entries)
         in_hand = [(active, entries, backlog.counted(messages), messages)]
     else:
