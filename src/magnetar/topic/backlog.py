@@ -6,8 +6,8 @@ of each batch that is acknowledged in part. Only the entries at both ends of suc
 counted while messages are published, delivered or acknowledged.
 
 Failure:   The number is unknown (None) if an entry at one of these places cannot be read or carries no index, as those
-           of Apache's brokers do by default, or if too much is acknowledged out of order. The number of entries is
-           always known, and never higher than that of messages.
+           of Apache's brokers by default, unless the log has counted its ledger already; or if too much is acknowledged
+           out of order. The number of entries is always known, and never higher than that of messages.
 Limits:    An entry is read once, and its index kept (topic/log/index.py): asking again costs a read per place that has
            changed, and none for those in the tail cache.
 Read next: topic/cursor/acks.py

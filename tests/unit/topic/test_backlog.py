@@ -145,16 +145,39 @@ async def test_it_is_unknown_when_too_much_is_acknowledged_out_of_order() -> Non
     assert await log.backlog(acks) is None
 
 
-async def test_it_is_unknown_where_entries_carry_no_index() -> None:
+async def test_entries_without_an_index_are_known_as_long_as_their_ledgers_are_counted() -> None:
     async with log_world() as world:
         await apache_topic(world, [1, 4, 2], [3, 1])
-        log, heard = await world.open()
-        first = log.chain.first_position
+        log, heard = await world.open()  # It counts the topic, to know which index is the next.
+        first, last = log.chain.first_position, log.last_confirmed
         await world.written(log, heard, 2, batch=6)
         drop_tail(log)
-        assert await backlog(log, AckState(log.chain, first)) is None
-        assert await backlog(log, AckState(log.chain, log.chain.previous_position(heard.positions[0]))) == 12
+        acks = AckState(log.chain, first)
+        acks.acknowledge([last])
+        assert await backlog(log, acks) == await by_hand(log, acks) == 21
+        await log.aclose()
+
+        log, heard = await world.open()  # Now the last ledger has indexes, so nothing is counted.
+        acks = AckState(log.chain, first)
+        acks.acknowledge([last])
+        assert await backlog(log, acks) is None
+        assert await backlog(log, AckState(log.chain, last)) == 12
         assert await backlog(log, AckState(log.chain, log.last_confirmed)) == 0
+
+
+async def test_a_ledger_without_an_index_is_known_by_one_before_or_after_it() -> None:
+    async with log_world() as world:
+        await apache_topic(world, [1, 4, 2], [3, 1], [5, 5])
+        log, heard = await world.open()
+        spans = log.chain.spans
+        await world.written(log, heard, 2, batch=6)
+        counted = log._index._counted
+        acks = [AckState(log.chain, Position(span.ledger_id, 0)) for span in spans[:3]]
+        del counted[spans[0].ledger_id]
+        assert [await backlog(log, each) for each in acks] == [None, 1 + 10 + 12, 5 + 12]
+        del counted[spans[1].ledger_id]
+        log._index._bounds.clear()
+        assert [await backlog(log, each) for each in acks] == [None, None, 5 + 12]
 
 
 async def test_an_entry_is_read_once() -> None:

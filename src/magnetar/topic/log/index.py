@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from magnetar.errors import MalformedEntryError
 from magnetar.topic.chain import LedgerChain, LedgerSpan
@@ -66,6 +66,7 @@ _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 2**20
 
 ReadMany = Callable[[Position, int, int], Awaitable[list[LogEntry]]]
+CountsOf: TypeAlias = Callable[[LedgerSpan], Awaitable["array[int] | None"]]
 
 
 class LogIndex:
@@ -108,7 +109,7 @@ class LogIndex:
     async def bounds_of(self, position: Position) -> tuple[int, int] | None:
         """Returns the index of an existing entry's first message and the one after its last message.
 
-        It reads at most this entry, and returns None if the entry carries no index.
+        It reads a few entries, and returns None if the entry carries no index and its ledger is not counted already.
         """
         bounds = self._bounds.get(position)
         if bounds is not None:
@@ -116,12 +117,21 @@ class LogIndex:
             return bounds
         entry = await self._read_one(position)
         last = index_of_last(entry)
-        if last is None:
+        bounds = (last - _messages(entry) + 1, last + 1) if last is not None else await self._counted_bounds(position)
+        if bounds is None:
             return None
-        self._bounds[position] = bounds = (last - _messages(entry) + 1, last + 1)
+        self._bounds[position] = bounds
         while len(self._bounds) > _BOUNDS_MAX:
             self._bounds.popitem(last=False)
         return bounds
+
+    async def _counted_bounds(self, position: Position) -> tuple[int, int] | None:
+        counts, span = self._counted.get(position.ledger_id), self._chain.span_of(position.ledger_id)
+        first = None if counts is None or span is None else await self._index_before(span, self._kept_counts)
+        if counts is None or first is None:
+            return None
+        before = counts[position.entry_id - 1] if position.entry_id else 0
+        return first + before, first + counts[position.entry_id]
 
     async def position_at(self, index: int) -> Position:
         """Returns the entry that holds this message; the first existing one or `end` if the index is outside."""
@@ -160,22 +170,31 @@ class LogIndex:
 
     async def _first_index(self, span: LedgerSpan) -> int:
         """Returns the index of the first message of a ledger that carries no index itself."""
+        index = await self._index_before(span, self._counts)
+        assert index is not None, "every ledger can be counted"
+        return index
+
+    async def _index_before(self, span: LedgerSpan, counts_of: CountsOf) -> int | None:
+        """Returns the same; None if the counts of a ledger are needed that `counts_of` does not give."""
         spans = self._spans()
         at = [other.ledger_id for other in spans].index(span.ledger_id)
-        before = await self._from_before(spans[:at])
-        return before if before is not None else await self._from_behind(spans[at:])
+        before = await self._from_before(spans[:at], counts_of)
+        return before if before is not None else await self._from_behind(spans[at:], counts_of)
 
-    async def _from_before(self, spans: list[LedgerSpan]) -> int | None:
+    async def _from_before(self, spans: list[LedgerSpan], counts_of: CountsOf) -> int | None:
         """Returns the index after these ledgers; None if none of them has any."""
         between = 0
         for span in reversed(spans):
             last = index_of_last(await self._read_one(Position(span.ledger_id, span.entries - 1)))
             if last is not None:
                 return last + 1 + between
-            between += (await self._counts(span))[-1]
+            counts = await counts_of(span)
+            if counts is None:
+                return None
+            between += counts[-1]
         return None
 
-    async def _from_behind(self, spans: list[LedgerSpan]) -> int:
+    async def _from_behind(self, spans: list[LedgerSpan], counts_of: CountsOf) -> int | None:
         """Returns the index before these ledgers, from the first later one that has one, or from the end of the log."""
         between = 0
         for span in spans:
@@ -183,8 +202,15 @@ class LogIndex:
             last = index_of_last(entry)
             if last is not None:
                 return last - _messages(entry) + 1 - between
-            between += (await self._counts(span))[-1]
+            counts = await counts_of(span)
+            if counts is None:
+                return None
+            between += counts[-1]
         return self._node.next_index - between
+
+    async def _kept_counts(self, span: LedgerSpan) -> array[int] | None:
+        """Returns the counts of a ledger that was counted not long ago."""
+        return self._counted.get(span.ledger_id)
 
     async def _counts(self, span: LedgerSpan) -> array[int]:
         """Counts a closed ledger; only closed ones lack indexes."""
