@@ -54,6 +54,22 @@ async def test_an_explanation_counts_messages() -> None:
         assert (held["text"], held["messages"]) == ("no consumer is connected; 995 messages wait", 995)
 
 
+async def test_a_message_that_is_not_delivered_yet_has_messages_before_it() -> None:
+    async with admin_world() as world:
+        await world.done("PUT", TOPIC)
+        await world.done("PUT", SUB, "earliest")
+        for _ in range(3):
+            await publish_batch(world, 10)
+        topic = await world.world.topic("t")
+        last, first = topic.log.last_confirmed, topic.log.chain.first_position
+        before = (await world.get(f"{SUB}/explain?message={last}")).json["message"]
+        assert (before["messages_before"], before["entries_before"]) == (20, 2)
+        topic.subscriptions["s"].cursor.acknowledge([first.next])
+        assert (await world.get(f"{SUB}/explain?message={last}")).json["message"]["messages_before"] == 10
+        acknowledged = (await world.get(f"{SUB}/explain?message={first.next}")).json["message"]
+        assert (acknowledged["progress"], acknowledged["messages_before"]) == ("acknowledged", 0)
+
+
 async def test_a_seek_into_a_batch_leaves_the_messages_from_there_on() -> None:
     async with admin_world() as world:
         await world.done("PUT", TOPIC)

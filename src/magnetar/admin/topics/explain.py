@@ -10,7 +10,7 @@ from typing import Any
 
 from magnetar.admin.http.call import Call, Query, Route
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, RestError
-from magnetar.broker.dispatch.blockers import Blocker
+from magnetar.broker.dispatch.blockers import Blocker, Progress
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.upkeep.retention_reasons import RetentionReason, retained_because
@@ -35,7 +35,9 @@ async def explain_subscription(call: Call) -> dict[str, Any]:
         "publishing_refused": None if topic.quota.error is None else str(topic.quota.error),
     }
     wanted = call.query.get("message")
-    return answer if wanted is None else answer | {"message": _message(call, topic, subscription, _position(wanted))}
+    if wanted is None:
+        return answer
+    return answer | {"message": await _message(call, topic, subscription, _position(wanted))}
 
 
 def _subscription(call: Call, topic: PersistentTopic) -> Subscription:
@@ -46,11 +48,15 @@ def _subscription(call: Call, topic: PersistentTopic) -> Subscription:
     return found
 
 
-def _message(call: Call, topic: PersistentTopic, subscription: Subscription, position: Position) -> dict[str, Any]:
+async def _message(
+    call: Call, topic: PersistentTopic, subscription: Subscription, position: Position
+) -> dict[str, Any]:
     state = subscription.state_of(position)
     reasons = retained_because(topic, position, call.service.config.topic, call.service.entropy.wall_ms())
+    waits = state.progress is Progress.NOT_READ
     return {
         **_fact(state),
+        "messages_before": await subscription.count_before(position) if waits else 0,
         "deletable_ms": _deletable_ms(reasons),
         "kept_by": [_reason(each) for each in reasons],
     }

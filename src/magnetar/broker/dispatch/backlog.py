@@ -66,6 +66,19 @@ async def count_backlog(context: DispatchContext, next_read: Position | None) ->
     return replace(in_entries, messages=messages, unread_messages=unread, is_exact=True)
 
 
+async def count_before(context: DispatchContext, position: Position) -> int | None:
+    """Returns the unacknowledged messages before an unacknowledged entry; None if that takes more than a few reads."""
+    mark_delete = context.cursor.mark_delete
+    count = MessageCount(context.source, context.cursor.acked_parts(PARTS_MAX))
+    try:
+        async with asyncio.timeout(_COUNT_S_MAX):
+            messages = await count.unacknowledged(mark_delete)
+            rest = await count.unacknowledged(max(mark_delete, context.source.chain.previous_position(position)))
+    except TimeoutError:
+        return None
+    return None if messages is None or rest is None else messages - rest
+
+
 async def skip_target(context: DispatchContext, entries: int) -> Position | None:
     """Returns the last of the first `entries` unacknowledged entries; None if none is unacknowledged."""
     return (await _count_to(context, entries))[1]

@@ -224,8 +224,9 @@ class KeySharedDispatcher(SharedBase):
         return [
             Blocker(
                 kind=BlockerKind.LOOK_AHEAD_LIMIT,
-                text=f"waiting for the consumer of a key: {counted(waiting, 'entry', 'entries')}; nothing further is "
-                "read",
+                text=f"{counted(waiting, 'entry', 'entries')} (each a message or a batch) must go to the consumers of "
+                "their keys first; nothing further is read",
+                entries=waiting,
                 position=self.next_read,
                 advice="let the consumers of these keys receive and acknowledge",
             )

@@ -30,6 +30,7 @@ from magnetar.broker.dispatch.backlog import (
     Backlog,
     backlog_in_entries,
     count_backlog,
+    count_before,
     last_published_before,
     peek,
     skip_target,
@@ -438,6 +439,10 @@ class Subscription:
     async def count_backlog(self) -> Backlog:
         """Counts what is not acknowledged, in messages if that takes few reads, which succeed soon."""
         return await count_backlog(self._context, self._next_read)
+
+    async def count_before(self, position: Position) -> int | None:
+        """Returns the unacknowledged messages before an unacknowledged entry; None if that is not known."""
+        return await count_before(self._context, position)
 
     def explain(self, backlog: Backlog | None = None) -> Explanation:
         """Returns what blocks delivery at this moment. `backlog` was counted just before; None counts entries only."""
