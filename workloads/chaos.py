@@ -21,7 +21,7 @@ from typing import Final
 
 from magnetar.errors import LedgerFencedError, ProcessFailedError
 from magnetar.ledger.client import LedgerClient
-from magnetar.testing.processes.cluster import ProcessCluster, pause, resume
+from magnetar.testing.processes.cluster import ProcessCluster
 from magnetar.testing.processes.servers import BookieProcess
 from magnetar.testing.waiting import until
 from workloads.ledger_load import RATE
@@ -112,9 +112,9 @@ class Chaos:
 
     async def _pause_bookie(self, lasting: tuple[float, float]) -> None:
         victim = self._victim()
-        pause(victim)
+        victim.pause()
         await self._sleep(lasting)
-        resume(victim)
+        victim.resume()
         await self._wait_progress()
 
     async def _kill_both(self) -> None:
@@ -128,10 +128,10 @@ class Chaos:
     async def _kill_writer_in_pause(self) -> None:
         """So that entries are under way that one bookie does not have, and recovery meets a bookie that hangs."""
         victim = self._victim()
-        pause(victim)
+        victim.pause()
         await self._sleep(BRIEFLY_S)
         await self._kill_writer()
-        resume(victim)
+        victim.resume()
 
     async def _kill_writer(self) -> None:
         await self._replace_writer(self._writer.kill())

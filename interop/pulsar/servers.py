@@ -39,5 +39,8 @@ class MagnetarStandalone(StandaloneProcess):
         """Returns at once."""
         self.launch()
 
+    def close(self) -> None:
+        self.kill()
+
     def __enter__(self) -> Self:
         return self

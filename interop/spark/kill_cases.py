@@ -110,7 +110,7 @@ class KillTest:
     def close(self) -> None:
         if self._survivor is not None:
             self._survivor.kill()
-        self.server.close()
+        self.server.kill()
 
     # --- parts --------------------------------------------------------------------------------------------------------
 

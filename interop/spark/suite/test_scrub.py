@@ -95,7 +95,7 @@ class World:
                 await until(answers, f"{bookie.bookie_id} answers", seconds=START_TIMEOUT_S)
 
     def close(self) -> None:
-        self.broker.close()
+        self.broker.kill()
         self.bookies.end()
 
 

@@ -47,7 +47,7 @@ def on_a_small_disk(tmp_path: Path) -> Iterator[StandaloneProcess]:
     process = StandaloneProcess(tmp_path / "disk" / "data", *SMALL_DISK, under=[*shell, mounted + 'exec "$@"', "sh"])
     process.start()
     yield process
-    process.close()
+    process.kill()
 
 
 def test_a_full_disk_stops_publishing_and_nothing_else_until_there_is_room(

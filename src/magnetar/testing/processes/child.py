@@ -111,13 +111,21 @@ class Child:
 
     def stop(self, timeout: float = 10.0) -> int:
         """Asks it to end, and makes it end after the timeout; returns its exit code."""
+        self.ask_to_end()
+        return self.wait_ended(timeout)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, and no waiting. Nothing happens if it has ended."""
         if self.is_running:
             self.signal(signal.SIGTERM)
             self.resume()  # A paused process does not hear the first one.
-            try:
-                self.popen.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.popen.kill()
+
+    def wait_ended(self, timeout: float) -> int:
+        """Makes it end after the timeout; returns its exit code."""
+        try:
+            self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
         return self._finish()
 
     def kill(self) -> int:
