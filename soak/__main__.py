@@ -14,6 +14,7 @@ from typing import Any
 
 from soak import (
     bookie_kills,
+    cluster_chaos,
     descriptors,
     fuzzing,
     index_cuts,
@@ -27,6 +28,7 @@ from soak import (
 
 PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "bookie": [bookie_kills.soak],
+    "cluster": [cluster_chaos.soak],
     "ledger": [ledger_chaos.soak],
     "metadata": [sqlite_kills.soak],
     "fuzz": [fuzzing.soak],

@@ -246,6 +246,14 @@ class BookieRegisteredError(MetadataError):
     """Another process is registered under this bookie's id, and stays."""
 
 
+class BrokerRegisteredError(MetadataError):
+    """Another process is registered under this broker's id, and stays."""
+
+
+class OtherLoadManagerError(MetadataError):
+    """Brokers of this cluster agree on owners by other means than ours: both together would give a topic two owners."""
+
+
 # --- a bookie's storage -----------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.admin import policies
-from magnetar.admin.cluster import bookies, brokers, lookup, namespaces, relay, tenants
+from magnetar.admin.cluster import bookies, brokers, isolation, lookup, namespaces, relay, tenants
 from magnetar.admin.http.answers import Answer, Streamed
 from magnetar.admin.http.call import Call, Reply, Route
 from magnetar.admin.stats import broker
@@ -142,6 +142,7 @@ _FAMILIES = (
     relay,
     staging,
     schemas,
+    isolation,
     brokers,
     broker,
     bookies,

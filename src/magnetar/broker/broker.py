@@ -4,8 +4,8 @@ Front ends register their metrics, such as connections. The admin interface has 
 topics. The broker owns topics, front ends and caches; the metadata store and the ledger client are the caller's.
 
 Order:     It starts so: bind the ports → what a new cluster needs → a number for producers' names → listen. No client
-           is served before that. It ends so: no new connections → unload all topics, which disconnects every client and
-           stores every cursor → close.
+           is served before that. It ends so: no new connections → pass the bundles on to other brokers, one by one →
+           unload what is left, which disconnects every client and stores every cursor → close.
 Read next: service.py, broker/topics/registry.py, broker/upkeep/upkeep.py, front_end.py; docs/broker.md
 """
 
@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from magnetar.broker.front_end import PULSAR, Endpoint, FrontEnd, FrontEndStatistics, total
-from magnetar.broker.ownership import BrokerAddress, Ownership, SoleOwnership
+from magnetar.broker.ownership import BrokerAddress, Ownership, OwnershipContext, SoleOwnership
 from magnetar.broker.policies.service import PolicyService
 from magnetar.broker.resources.producer_names import ProducerNames
 from magnetar.broker.resources.resources import Resources
@@ -27,6 +27,7 @@ from magnetar.broker.topics.registry import Topics
 from magnetar.broker.topics.schemas import TopicSchemas
 from magnetar.broker.upkeep.upkeep import Upkeep
 from magnetar.config.root import Config
+from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
@@ -75,10 +76,10 @@ class Broker:
         *,
         front_ends: Sequence[FrontEnd],
         http_address: str,
-        ownership: Callable[[BrokerAddress], Ownership] = SoleOwnership,
+        ownership: Callable[[OwnershipContext], Ownership] = SoleOwnership,
     ) -> Broker:
         """The broker binds, starts and closes the `front_ends`. `http_address` is `host:port` of its HTTP side, for
-        lookups to answer with. `ownership` gets the broker's address, and decides which topics are its own."""
+        lookups to answer with. `ownership` makes what decides which topics are the broker's own."""
         broker = cls(front_ends)
         try:
             await broker._start(config, runtime, store, client, metrics, http_address, ownership)
@@ -99,18 +100,20 @@ class Broker:
         client: LedgerClient,
         metrics: Metrics,
         http_address: str,
-        make_ownership: Callable[[BrokerAddress], Ownership],
+        make_ownership: Callable[[OwnershipContext], Ownership],
     ) -> None:
         resources = Resources(store, config.broker)
         self._closing.push_async_callback(resources.aclose)
         names = await ProducerNames.open(store, config.broker.cluster)
         address = await self._bind(http_address)
         await resources.bootstrap(service_url=address.http_url, broker_service_url=address.urls.get(PULSAR, ""))
-        ownership = make_ownership(address)
+        ownership = make_ownership(OwnershipContext(address, resources, config, runtime))
+        self._closing.push_async_callback(ownership.aclose)
         entropy = runtime.entropy
         storage = SchemaStorage(store, resources.cache, BookieSchemaLedgers(client, config.topic))
         registry = SchemaRegistry(storage, config.schemas, entropy)
         events = ChangeEvents()
+        self._closing.push_async_callback(events.aclose)
         policies = PolicyService(store, registry, events, config, resources.slices)
         parts = TopicParts(LogContext(client, store, entropy, TailCache(config.topic.tail_cache_bytes_max)), config)
         topics = Topics(parts, ownership, policies)
@@ -119,6 +122,7 @@ class Broker:
         schemas = TopicSchemas(registry)
         self.service = BrokerService(config, entropy, resources, policies, schemas, topics, ownership, names, address)
         events.attach(self.service)
+        self._closing.push_async_callback(ownership.give_up)
         upkeep = Upkeep(self.service)
         self._closing.push_async_callback(upkeep.aclose)
         upkeep.start()
@@ -133,6 +137,7 @@ class Broker:
             self._closing.callback(front_end.stop_listening)
             front_end.observe(metrics)
             await front_end.start(self.service)
+        await ownership.start(topics)
 
     async def _bind(self, http_address: str) -> BrokerAddress:
         endpoints: dict[str, Endpoint] = {}
@@ -145,6 +150,10 @@ class Broker:
             urls={protocol: endpoint.url for protocol, endpoint in endpoints.items()},
             listeners={protocol: endpoint.listeners for protocol, endpoint in endpoints.items()},
         )
+
+    async def wait_failed(self) -> MagnetarError:
+        """Returns when the broker must stop, with the reason."""
+        return await self.service.ownership.wait_failed()
 
     async def aclose(self) -> None:
         await self._closing.aclose()

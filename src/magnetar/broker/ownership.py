@@ -1,8 +1,8 @@
 """Ownership: which broker serves a topic.
 
-Lookups ask `owner_of`; a topic is loaded only while `owns` is true; a broker that loses a topic is called through
-`listen` and unloads it. There is one implementation: one broker that owns everything. Several brokers and bundles are
-another implementation of the same class.
+Lookups ask `owner_of`; a topic is loaded only while `owns` is true; a broker that loses topics is called through
+`listen` and unloads them. Here is the ownership of a broker that is alone. That of several brokers is in
+broker/cluster/ownership.py.
 
 Invariant: Two owners never both acknowledge. The topic's log guarantees that (fencing and compare-and-set), not this
            class.
@@ -10,14 +10,36 @@ Invariant: Two owners never both acknowledge. The topic's log guarantees that (f
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from magnetar.errors import NotAllowedError
+from magnetar.broker.resources.bundles import NamespaceBundle
+from magnetar.broker.resources.resources import Resources
+from magnetar.config.root import Config
+from magnetar.errors import MagnetarError, NotAllowedError
 from magnetar.names import TopicName
+from magnetar.runtime.runtime import Runtime
 
-Lost = Callable[[TopicName], None]
+if TYPE_CHECKING:
+    from magnetar.broker.cluster.membership import Membership
+    from magnetar.broker.topics.registry import Topics  # It needs an ownership.
+
+
+class TopicSet(Protocol):
+    """Such as a bundle."""
+
+    def __contains__(self, topic: TopicName, /) -> bool: ...
+
+
+Successor: TypeAlias = asyncio.Future["BrokerAddress | None"]
+"""The next owner, once it is known. None: clients have to look it up."""
+
+Lost: TypeAlias = Callable[[TopicSet, Successor | None], Awaitable[None]]
+"""Begins to unload those of the topics that are loaded. What it returns ends when they are closed. Clients are informed
+when the successor is known; at once without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +70,31 @@ class BrokerAddress:
 class Owner:
     address: BrokerAddress
     is_here: bool
-    """Whether it is this broker. Otherwise the client connects to the other one, or asks it."""
+    """Whether it is this broker."""
+    is_candidate: bool = False
+    """Whether the topic has no owner yet: the client asks this other broker, which becomes the owner or knows it."""
+    is_authoritative: bool = True
+    """Whether a candidate was chosen to become the owner. Otherwise it is asked to choose one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipContext:
+    """What a broker gives to the ownership that is made for it."""
+
+    address: BrokerAddress
+    resources: Resources
+    config: Config
+    runtime: Runtime
 
 
 class Ownership(ABC):
+    membership: Membership | None = None
+    """The brokers of the cluster; None if this broker is the only one."""
+
     @abstractmethod
-    async def owner_of(self, topic: TopicName) -> Owner:
-        """Returns the broker that serves the topic, made its owner if it has none. Raises ServiceNotReadyError without
-        one."""
+    async def owner_of(self, topic: TopicName, *, is_authoritative: bool = False) -> Owner:
+        """Returns the broker that serves the topic, made its owner if it has none. ServiceNotReadyError without one.
+        `is_authoritative`: another broker has chosen this one to become the owner."""
 
     @abstractmethod
     def owns(self, topic: TopicName) -> bool:
@@ -63,17 +102,54 @@ class Ownership(ABC):
 
     @abstractmethod
     def listen(self, lost: Lost) -> Callable[[], None]:
-        """Calls `lost` for each loaded topic that another broker owns from now on; the returned function ends that."""
+        """Calls `lost` with topics that this broker does not own from now on; the returned function ends that."""
+
+    @abstractmethod
+    async def start(self, topics: Topics) -> None:
+        """Is called with the loaded topics when the broker serves clients. Other brokers may choose it from now on."""
+
+    @abstractmethod
+    async def give_up(self) -> None:
+        """Passes all topics on to other brokers, before the broker stops."""
+
+    async def wait_failed(self) -> MagnetarError:
+        """Returns when the broker must stop because it cannot own anything any more, with the reason."""
+        never: asyncio.Future[MagnetarError] = asyncio.get_running_loop().create_future()
+        return await never
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Ends what runs in the background."""
+
+    # --- bundles ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def owner_of_bundle(self, bundle: NamespaceBundle, *, is_authoritative: bool = False) -> Owner:
+        """As `owner_of`."""
+
+    @abstractmethod
+    async def find_owner(self, bundle: NamespaceBundle) -> Owner | None:
+        """Returns the broker that serves a bundle; None without one. ServiceNotReadyError while it changes."""
+
+    @abstractmethod
+    async def unload(self, bundle: NamespaceBundle, destination: str | None = None) -> None:
+        """Closes the topics of a bundle that is served here, and lets another broker own it: the one with this id, if
+        one is given."""
+
+    @abstractmethod
+    async def split(self, bundle: NamespaceBundle, at: int | None = None) -> None:
+        """Divides a bundle that is served here, at this hash or in the middle. Its topics stay loaded."""
 
 
 class SoleOwnership(Ownership):
     """The only broker of its cluster."""
 
-    def __init__(self, address: BrokerAddress) -> None:
-        self._owner = Owner(address, is_here=True)
+    def __init__(self, context: OwnershipContext) -> None:
+        self._owner = Owner(context.address, is_here=True)
+        self._listeners: dict[Lost, None] = {}
 
-    async def owner_of(self, topic: TopicName) -> Owner:
-        del topic
+    async def owner_of(self, topic: TopicName, *, is_authoritative: bool = False) -> Owner:
+        del topic, is_authoritative
         return self._owner
 
     def owns(self, topic: TopicName) -> bool:
@@ -81,5 +157,37 @@ class SoleOwnership(Ownership):
         return True
 
     def listen(self, lost: Lost) -> Callable[[], None]:
-        del lost  # This broker owns everything, so no topic is ever lost.
-        return lambda: None
+        self._listeners[lost] = None
+
+        def stop() -> None:
+            self._listeners.pop(lost, None)
+
+        return stop
+
+    async def start(self, topics: Topics) -> None:
+        """Does nothing: no other broker could choose it."""
+
+    async def give_up(self) -> None:
+        """Does nothing: no other broker could serve a topic."""
+
+    async def aclose(self) -> None:
+        """Does nothing: nothing runs."""
+
+    async def owner_of_bundle(self, bundle: NamespaceBundle, *, is_authoritative: bool = False) -> Owner:
+        del bundle, is_authoritative
+        return self._owner
+
+    async def find_owner(self, bundle: NamespaceBundle) -> Owner | None:
+        del bundle
+        return self._owner
+
+    async def unload(self, bundle: NamespaceBundle, destination: str | None = None) -> None:
+        """Closes the topics; they are loaded again when they are used."""
+        if destination not in (None, self._owner.address.broker_id):
+            raise NotAllowedError(f"bundle {bundle} cannot be moved to {destination}: this broker is alone")
+        for ended in [lost(bundle, None) for lost in list(self._listeners)]:
+            await ended
+
+    async def split(self, bundle: NamespaceBundle, at: int | None = None) -> None:
+        del at
+        raise NotAllowedError(f"bundle {bundle} is not divided: this broker is alone, so smaller bundles have no use")

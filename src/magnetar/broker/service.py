@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
+from magnetar.broker.cluster.membership import Membership, SoleMember
 from magnetar.broker.ownership import BrokerAddress, Owner, Ownership
 from magnetar.broker.policies.service import PolicyService
 from magnetar.broker.resources import paths
@@ -64,16 +65,19 @@ class BrokerService:
         self.address = address
         self._producer_names = producer_names
         self.slices = resources.slices
+        self.membership: Membership = ownership.membership or SoleMember(address)
+        """The brokers of the cluster; replaced where there are several."""
 
     def new_producer_name(self) -> str:
         return self._producer_names.next()
 
     # --- lookups ------------------------------------------------------------------------------------------------------
 
-    async def look_up(self, topic: TopicName) -> Owner:
-        """The broker that serves the topic, which need not exist."""
+    async def look_up(self, topic: TopicName, *, is_authoritative: bool = False) -> Owner:
+        """The broker that serves the topic, which need not exist. `is_authoritative`: another broker has chosen this
+        one to become the owner."""
         await self.require_namespace(topic.namespace)
-        return await self.ownership.owner_of(topic)
+        return await self.ownership.owner_of(topic, is_authoritative=is_authoritative)
 
     async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
         """0: not partitioned. TopicNotFoundError without `create`, and where none may be made by using it."""

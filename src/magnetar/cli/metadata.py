@@ -27,7 +27,7 @@ ShowPassword: TypeAlias = Annotated[
     bool, typer.Option("--show-password", help="Print a ledger's password instead of its length.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Create the metadata of a cluster, or inspect it.")
+app = typer.Typer(no_args_is_help=True, help="Create the metadata of a cluster of bookies, or inspect it.")
 
 
 @app.command()

@@ -21,7 +21,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
@@ -30,7 +30,9 @@ import typer
 from magnetar.admin.server import AdminServer
 from magnetar.bookie.bookie import Bookie
 from magnetar.broker.broker import Broker
+from magnetar.broker.cluster.assemble import cluster_ownership
 from magnetar.broker.front_end import PULSAR
+from magnetar.broker.ownership import Ownership, OwnershipContext, SoleOwnership
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.cli.open_store import Url
 from magnetar.cli.options import ConfigFile, Settings, load_effective, setup_server_log
@@ -83,7 +85,7 @@ def broker(
     given = {"metadata.url": (metadata, "--metadata"), "pulsar.port": (port, "--port")}
     effective = load_effective(config, settings, given)
     setup_server_log(effective)
-    run(lambda: serve(effective.config, http_port, has_bookie=False))
+    run(lambda: serve(effective.config, http_port, has_bookie=False, ownership=cluster_ownership))
 
 
 standalone_app = typer.Typer()
@@ -204,8 +206,14 @@ _HURRIED_STEP_S: Final = 1.0  # Enough to inform clients, and to close what does
 _HURRIED_STEPS_MAX: Final = 8  # More than a broker has parts that may wait.
 
 
-async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
-    """Until it fails, or is cancelled."""
+async def serve(
+    config: Config,
+    http_port: int,
+    *,
+    has_bookie: bool,
+    ownership: Callable[[OwnershipContext], Ownership] = SoleOwnership,
+) -> None:
+    """Until it fails, or is cancelled. `ownership` makes what decides which topics are the broker's own."""
     _require_free_ports(config, http_port, has_bookie=has_bookie)
     raise_limit()
     runtime, metrics = SystemRuntime(), Metrics()
@@ -223,7 +231,14 @@ async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
         front_end = PulsarFrontEnd(config.pulsar)
         http_address = f"{config.pulsar.reached_at}:{bound_http_port}"
         broker = await Broker.open(
-            config, runtime, store, client, metrics, front_ends=[front_end], http_address=http_address
+            config,
+            runtime,
+            store,
+            client,
+            metrics,
+            front_ends=[front_end],
+            http_address=http_address,
+            ownership=ownership,
         )
         closing.push_async_callback(_shielded(lambda: _close_broker(broker.aclose, bookie)))
         health.broker = broker
@@ -231,7 +246,7 @@ async def serve(config: Config, http_port: int, *, has_bookie: bool) -> None:
         closing.push_async_callback(admin.aclose)  # First of all: requests need the broker.
         _print_ready(broker, front_end.port, bookie, bound_http_port)
         expect_long_life()
-        await _wait_failed(bookie)
+        await _wait_failed(bookie, broker)
 
 
 def _require_free_ports(config: Config, http_port: int, *, has_bookie: bool) -> None:
@@ -314,9 +329,17 @@ def _print_ready(broker: Broker, port: int, bookie: Bookie | None, http_port: in
     print(json.dumps(ready), flush=True)
 
 
-async def _wait_failed(bookie: Bookie | None) -> None:
-    if bookie is None:
-        await asyncio.get_running_loop().create_future()
-        return
-    error = await bookie.wait_failed()
-    raise MagnetarError(f"the bookie of this process has stopped: {error}")
+async def _wait_failed(bookie: Bookie | None, broker: Broker) -> None:
+    """Raises why the process has to end."""
+    waits = [asyncio.ensure_future(_raise_failure("broker", broker.wait_failed))]
+    if bookie is not None:
+        waits.append(asyncio.ensure_future(_raise_failure("bookie", bookie.wait_failed)))
+    try:
+        await asyncio.gather(*waits)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _raise_failure(part: str, wait_failed: Callable[[], Awaitable[MagnetarError]]) -> None:
+    raise MagnetarError(f"the {part} of this process has stopped: {await wait_failed()}")

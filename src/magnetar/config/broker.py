@@ -71,6 +71,14 @@ class BrokerConfig:
         within=(100, 10_000_000),
     )
 
+    session_expired_policy: str = knob(
+        "reconnect",
+        "What a broker of a cluster does when its session with the metadata store has expired. `reconnect`: it gets a "
+        "new session, and owns again what no other broker has taken. `shutdown`: it stops.",
+        choices=("reconnect", "shutdown"),
+        pulsar="zookeeperSessionExpiredPolicy",
+    )
+
     # --- automatic creation and deletion of topics ---
 
     auto_create_topics: bool = knob(

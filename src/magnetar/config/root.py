@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from magnetar.config.balance import BalanceConfig
 from magnetar.config.bookie import BookieConfig
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import SchemasConfig, TopicDefaultsConfig
@@ -35,6 +36,7 @@ class Config:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
     defaults: TopicDefaultsConfig = field(default_factory=TopicDefaultsConfig)
     schemas: SchemasConfig = field(default_factory=SchemasConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)

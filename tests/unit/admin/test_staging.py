@@ -59,9 +59,10 @@ async def test_another_brokers_topic_is_asked_for_there(monkeypatch: pytest.Monk
     async with staging_world() as world:
         elsewhere = Owner(BrokerAddress("b:8080", "http://b:8080", {}), is_here=False)
 
-        async def owner_of(_topic: object) -> Owner:
+        async def owner_of(_topic: object, **_named: object) -> Owner:
             return elsewhere
 
         monkeypatch.setattr(world.broker_world.broker.service.ownership, "owner_of", owner_of)
         answer = await admin(world).call("POST", f"{PATH}/0{WHO}")
-        assert (answer.status, answer.headers["location"]) == (307, f"http://b:8080{PATH}/0{WHO}")
+        location = f"http://b:8080{PATH}/0{WHO}&authoritative=false"
+        assert (answer.status, answer.headers["location"]) == (307, location)

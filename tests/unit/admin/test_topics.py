@@ -307,13 +307,14 @@ async def test_a_non_persistent_topic_is_there_while_somebody_uses_it() -> None:
 async def test_a_topic_that_another_broker_serves_is_asked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async with admin_world() as world:
 
-        async def elsewhere(*_: object) -> Owner:
+        async def elsewhere(*_: object, **_named: object) -> Owner:
             return Owner(BrokerAddress("other:8080", "http://other:8080", {}), is_here=False)
 
         monkeypatch.setattr(world.context.broker.service, "look_up", elsewhere)
         answer = await world.get(f"{TOPIC}/stats?getPreciseBacklog=true")
         assert answer.status == 307
-        assert answer.headers["location"] == f"http://other:8080{TOPIC}/stats?getPreciseBacklog=true"
+        location = f"http://other:8080{TOPIC}/stats?getPreciseBacklog=true&authoritative=false"
+        assert answer.headers["location"] == location
 
 
 async def test_a_lookup_names_the_broker_and_the_bundle() -> None:

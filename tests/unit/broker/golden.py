@@ -28,5 +28,10 @@ def binary(name: str) -> bytes:
 
 
 @cache
+def cluster() -> dict[str, str]:
+    return cast("dict[str, str]", json.loads((_FOLDER / "pulsar-cluster.json").read_text()))
+
+
+@cache
 def avro() -> Any:
     return json.loads((_FOLDER / "pulsar-avro.json").read_text())

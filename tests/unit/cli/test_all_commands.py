@@ -23,7 +23,7 @@ SILENT = {
     *(f"topics {name}" for name in ("create", "delete", "grow", "unload", "compact", "terminate", "truncate")),
     *(f"subscriptions {name}" for name in ("create", "delete", "skip", "expire")),
     *(f"namespaces {name}" for name in ("create", "delete", "set-retention", "set-ttl", "set-deduplication")),
-    *("namespaces set-backlog-quota", "tenants create", "tenants delete"),
+    *("namespaces set-backlog-quota", "tenants create", "tenants delete", "isolation set", "isolation delete"),
 }
 """They do what is asked, and print nothing."""
 ODD_WORDS = re.compile(r"\b(whoever|nobody|behind|for ever|so many|so long|so old|told|under way|[Ee]lse)\b")
@@ -138,6 +138,7 @@ def arguments_of(name: str) -> list[str]:
         "namespaces set-ttl": ["--seconds", "1"],
         "namespaces set-deduplication": ["--on"],
         "namespaces set-backlog-quota": ["--megabytes", "1"],
+        "isolation set": ["--namespace", "a/b", "--primary", "h"],
     }.get(name, [])
     yes = ["--yes"] if "--yes" in options_of(name) else []
     arguments = [each for each in ALL[name].params if each.param_type_name == "argument" and each.required]

@@ -74,6 +74,19 @@ def test_init_makes_a_cluster_once(command: Command) -> None:
     assert document(command("init", "--if-missing", "--json")) == made
 
 
+def test_a_cluster_of_brokers_is_made_once(command: Command, url: str) -> None:
+    urls = ("--web-service-url", "http://b:8080", "--broker-service-url", "pulsar://b:6650")
+
+    def init(*options: str) -> subprocess.CompletedProcess[str]:
+        return run_magnetar("cluster", "init", *urls, "--set", "broker.cluster=east", "--metadata", url, *options)
+
+    assert document(init("--json"))["cluster"] == "east"
+    assert json.loads(command("get", "/admin/clusters/east", "--raw").stdout)["brokerServiceUrl"] == "pulsar://b:6650"
+    assert command("get", "/admin/policies/public/default").returncode == 0
+    assert_friendly(init(), "already", "/ledgers")
+    assert init("--if-missing").returncode == 0
+
+
 @pytest.mark.usefixtures("cluster")
 def test_ls_lists_children_for_people_and_for_programs(command: Command) -> None:
     names = [row["name"] for row in document(command("ls", "/ledgers", "--json"))]

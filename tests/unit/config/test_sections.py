@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from magnetar.config.balance import BalanceConfig
 from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
 from magnetar.config.process import LoggingConfig
 from magnetar.config.pulsar import PulsarConfig
@@ -129,3 +130,8 @@ def test_a_secret_of_the_wrong_type_is_not_repeated() -> None:
 def test_a_listener_that_is_none_says_what_one_looks_like(listeners: str) -> None:
     with pytest.raises(ConfigError, match="write name:pulsar://host:port"):
         PulsarConfig(advertised_listeners=listeners)
+
+
+def test_a_broker_does_not_begin_to_shed_below_the_load_at_which_it_ends() -> None:
+    with pytest.raises(ConfigError, match=r"excess_end_percent is 30, more than balance\.excess_begin_percent, 25"):
+        BalanceConfig(excess_end_percent=30)

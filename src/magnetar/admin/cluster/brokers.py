@@ -11,7 +11,8 @@ import dataclasses
 from typing import Any, Final
 
 from magnetar.admin.http.call import Call, Query, Reply, Route
-from magnetar.admin.http.errors import NOT_FOUND, UNAVAILABLE, RestError
+from magnetar.admin.http.errors import NOT_FOUND, UNAVAILABLE, ElsewhereError, RestError
+from magnetar.broker.cluster.load_report import PULSAR_VERSION
 from magnetar.broker.publishing.producers import Producer, ProducerOptions
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.knobs import MASK, knobs_of
@@ -21,8 +22,6 @@ from magnetar.topic.position import Position
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
-PULSAR_VERSION: Final = "4.2.4"
-"""The release whose interface this is; clients compare it."""
 _CHECK_SECONDS_MAX: Final = 30.0
 _OK = Reply(b"ok", "text/plain")
 
@@ -31,17 +30,18 @@ async def list_brokers(call: Call) -> list[str]:
     cluster = call.path.get("cluster")
     if cluster is not None and call.name("cluster") != call.service.config.broker.cluster:
         raise RestError(NOT_FOUND, f"Cluster {cluster} is not the cluster of this broker: ask a broker of that cluster")
-    return [call.service.address.broker_id]
+    return await call.service.membership.alive()
 
 
 async def get_leader(call: Call) -> dict[str, str]:
-    address = call.service.address
-    return {"serviceUrl": address.http_url, "brokerId": address.broker_id}
+    leader = await call.service.membership.leading()
+    if leader is None:
+        raise RestError(NOT_FOUND, "Couldn't find leader broker: ask again when one was elected")
+    return {"serviceUrl": leader.http_url, "brokerId": leader.broker_id}
 
 
 async def get_owned(call: Call) -> dict[str, Any]:
-    if call.name("broker") != call.service.address.broker_id:
-        raise RestError(NOT_FOUND, f"Broker id {call.name('broker')!r} not found in available brokers.")
+    await _require_here(call)
     owned: dict[str, Any] = {}
     loaded = await call.service.slices.map(lambda topic: topic.name.namespace, call.service.topics.loaded())
     for namespace in sorted(set(loaded)):
@@ -52,6 +52,17 @@ async def get_owned(call: Call) -> dict[str, Any]:
                 "is_active": True,
             }
     return owned
+
+
+async def _require_here(call: Call) -> None:
+    """Redirects to the broker of the path, if it is another one that is alive."""
+    wanted = call.name("broker")
+    if wanted == call.service.address.broker_id:
+        return
+    address = await call.service.membership.address_of(wanted)
+    if address is None:
+        raise RestError(NOT_FOUND, f"Broker id {wanted!r} not found in available brokers.")
+    raise ElsewhereError(address.http_url)
 
 
 async def is_ready(call: Call) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar.admin.http.call import Call, Query, Reply, Route
-from magnetar.admin.http.errors import PRECONDITION_FAILED, RestError
+from magnetar.admin.http.errors import PRECONDITION_FAILED, ElsewhereError, RestError
 from magnetar.broker.front_end import PULSAR
 from magnetar.errors import NotAllowedError
 from magnetar.names import Domain, TopicName
@@ -20,7 +20,9 @@ def _topic(call: Call) -> TopicName:
 
 async def look_up(call: Call) -> dict[str, Any]:
     try:
-        owner = await call.service.look_up(_topic(call))
+        owner = await call.service.look_up(_topic(call), is_authoritative=call.flag("authoritative"))
+        if owner.is_candidate:
+            raise ElsewhereError.of(owner)
         url = owner.address.url_for(PULSAR, call.query.get("listenerName", ""))
     except NotAllowedError as error:
         raise RestError(PRECONDITION_FAILED, str(error)) from None
@@ -34,8 +36,16 @@ async def get_bundle(call: Call) -> Reply:
 
 
 _ONE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
-_LISTENER = (Query("listenerName", "an advertised listener", "string"),)
 ROUTES = [
-    Route("GET", _ONE, "Find the broker that serves a topic", look_up, query=_LISTENER),
+    Route(
+        "GET",
+        _ONE,
+        "Find the broker that serves a topic",
+        look_up,
+        query=(
+            Query("listenerName", "an advertised listener", "string"),
+            Query("authoritative", "another broker has chosen this one to become the owner"),
+        ),
+    ),
     Route("GET", f"{_ONE}/bundle", "Get the bundle that a topic is in", get_bundle),
 ]

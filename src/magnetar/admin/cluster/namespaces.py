@@ -5,15 +5,23 @@ Single policies are in policies/.
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from magnetar.admin.http.call import Call, Query, Reply, Route
-from magnetar.admin.http.errors import CONFLICT, NOT_FOUND, PRECONDITION_FAILED, RestError, refusing_malformed
+from magnetar.admin.http.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    ElsewhereError,
+    RestError,
+    refusing_malformed,
+)
 from magnetar.broker.policies.registry import known_policies
 from magnetar.broker.policies.values import Json, names, nested, number
-from magnetar.broker.resources.bundles import Bundles
+from magnetar.broker.resources.bundles import Bundles, NamespaceBundle
 from magnetar.broker.resources.namespaces import new_policies
-from magnetar.broker.service import BrokerService
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.errors import CursorMissingError, ResourceMissingError, TopicNotFoundError
 from magnetar.names import Domain, NamespaceName, TopicName
@@ -23,6 +31,10 @@ _MODES = {
     "NON_PERSISTENT": (Domain.NON_PERSISTENT,),
     "ALL": (Domain.PERSISTENT, Domain.NON_PERSISTENT),
 }
+
+
+_IN_THE_MIDDLE: Final = "range_equally_divide"
+_AT_THE_MEDIAN: Final = "topic_count_equally_divide"
 
 
 async def list_namespaces(call: Call) -> list[str]:
@@ -77,10 +89,11 @@ async def delete_namespace(call: Call) -> None:
     force = call.flag("force")
     if force and not service.config.broker.force_delete_namespace:
         raise RestError(405, "broker.force_delete_namespace is not set: delete the namespace's topics first")
-    await delete_namespace_of(service, call.namespace, force=force)
+    await delete_namespace_of(call, call.namespace, force=force)
 
 
-async def delete_namespace_of(service: BrokerService, name: NamespaceName, *, force: bool) -> None:
+async def delete_namespace_of(call: Call, name: NamespaceName, *, force: bool) -> None:
+    service = call.service
     await service.resources.namespaces.policies(name)
     topics = await service.topics_of(name, tuple(Domain))
     partitioned = await service.resources.partitioned_topics.names(name)
@@ -89,17 +102,21 @@ async def delete_namespace_of(service: BrokerService, name: NamespaceName, *, fo
     await service.resources.namespaces.mark_deleted(name)
     await service.policies.refresh(name)
     for topic in [*topics, *await service.system_topics_of(name)]:
-        await _delete_quietly(service, topic)
+        await _delete_quietly(call, topic)
     await service.resources.namespaces.delete(name)
     await service.policies.refresh(name)
     await service.policies.forget([name])
 
 
-async def _delete_quietly(service: BrokerService, topic: TopicName) -> None:
+async def _delete_quietly(call: Call, topic: TopicName) -> None:
     try:
-        await service.delete_topic(topic, force=True)
+        if not await call.ask_elsewhere(topic, "DELETE", force="true"):
+            await call.service.delete_topic(topic, force=True)
     except (TopicNotFoundError, ResourceMissingError):
         return
+    except RestError as error:
+        if error.status != NOT_FOUND:
+            raise
 
 
 async def list_topics(call: Call) -> list[str]:
@@ -119,53 +136,124 @@ async def get_bundles(call: Call) -> dict[str, Any]:
 
 
 async def unload_namespace(call: Call) -> None:
+    """Unloads each bundle at its owner."""
+    ownership = call.service.ownership
+    for bundle in await _bundles_of(call):
+        owner = await ownership.find_owner(bundle)
+        if owner is None:
+            continue
+        if owner.is_here:
+            await ownership.unload(bundle)
+        else:
+            await call.ask(owner, "PUT", f"/admin/v2/namespaces/{bundle}/unload")
+
+
+async def unload_bundle(call: Call) -> None:
+    """Does nothing for a bundle without an owner."""
+    bundle = await _bundle_of(call)
+    owner = await call.service.ownership.find_owner(bundle)
+    if owner is None:
+        return
+    if not owner.is_here:
+        raise ElsewhereError.of(owner)
+    await call.service.ownership.unload(bundle, call.query.get("destinationBroker") or None)
+
+
+async def split_bundle(call: Call) -> None:
+    bundle = await _bundle_of(call)
+    name = call.query.get("splitAlgorithmName") or _IN_THE_MIDDLE
+    if name not in (_IN_THE_MIDDLE, _AT_THE_MEDIAN):
+        raise RestError(
+            PRECONDITION_FAILED, f"splitAlgorithmName is {_IN_THE_MIDDLE} or {_AT_THE_MEDIAN}, not {name!r}"
+        )
+    await _require_bundle_here(call, bundle)
+    at = await _median(call, bundle) if name == _AT_THE_MEDIAN else None
+    await call.service.ownership.split(bundle, at)
+    if call.flag("unload"):
+        for half in await _bundles_of(call):
+            if bundle.bundle.first <= half.bundle.first and half.bundle.last <= bundle.bundle.last:
+                await call.service.ownership.unload(half)
+
+
+async def _median(call: Call, bundle: NamespaceBundle) -> int:
+    """Returns the hash that has as many of the bundle's topics before it as from it on."""
+    hashes = sorted(topic.bundle_hash for topic in (await _persistent_by_bundle(call)).get(bundle, []))
+    if len(hashes) < 2 or hashes[0] == hashes[-1]:
+        raise RestError(PRECONDITION_FAILED, f"{bundle} has less than two topics: it cannot be split by their number")
+    return max(hashes[len(hashes) // 2], hashes[0] + 1)
+
+
+async def _bundles_of(call: Call) -> list[NamespaceBundle]:
     await call.service.resources.namespaces.policies(call.namespace)
-    for topic in await _topics_in(call):
-        await call.service.topics.unload(topic)
-
-
-async def _topics_in(call: Call) -> list[TopicName]:
-    """Returns the loaded topics, of the bundle in the path if there is one."""
-    loaded = await call.service.loaded_in(call.namespace)
-    if "bundle" not in call.path:
-        return loaded
     bundles = await call.service.resources.namespaces.bundles(call.namespace)
-    wanted = call.name("bundle")
-    if all(str(bundle) != wanted for bundle in bundles.all()):
-        raise RestError(NOT_FOUND, f"{wanted} is not a bundle of namespace {call.namespace}")
-    of_names = await call.service.slices.map(lambda name: str(bundles.of(name)), loaded)
-    return [name for name, of_name in zip(loaded, of_names, strict=True) if of_name == wanted]
+    return [NamespaceBundle(call.namespace, each) for each in bundles.all()]
 
 
-async def _persistent_in(call: Call) -> list[PersistentTopic]:
+async def _bundle_of(call: Call) -> NamespaceBundle:
+    """Returns the bundle in the path."""
+    wanted = f"{call.namespace}/{call.name('bundle')}"
+    for bundle in await _bundles_of(call):
+        if str(bundle) == wanted:
+            return bundle
+    raise RestError(NOT_FOUND, f"{call.name('bundle')} is not a bundle of namespace {call.namespace}")
+
+
+async def _require_bundle_here(call: Call, bundle: NamespaceBundle) -> None:
+    owner = await call.service.ownership.owner_of_bundle(bundle, is_authoritative=call.flag("authoritative"))
+    if not owner.is_here:
+        raise ElsewhereError.of(owner)
+
+
+async def _persistent_by_bundle(call: Call) -> dict[NamespaceBundle, list[TopicName]]:
+    bundles = await call.service.resources.namespaces.bundles(call.namespace)
+    names = await call.service.topics_of(call.namespace, (Domain.PERSISTENT,))
+    found: dict[NamespaceBundle, list[TopicName]] = {}
+    for name, bundle in zip(names, await call.service.slices.map(bundles.of, names), strict=True):
+        found.setdefault(NamespaceBundle(call.namespace, bundle), []).append(name)
+    return found
+
+
+async def _at_owners(call: Call, what: str, work: Callable[[PersistentTopic], Awaitable[None]]) -> None:
+    """Does the work for each topic of the bundle in the path, or of the namespace, at the owners of its bundles."""
+    by_bundle = await _persistent_by_bundle(call)
     if "bundle" in call.path:
-        names = [name for name in await _topics_in(call) if name.is_persistent]
-    else:
-        names = await call.service.topics_of(call.namespace, (Domain.PERSISTENT,))
-    topics = []
+        bundle = await _bundle_of(call)
+        await _require_bundle_here(call, bundle)
+        await _for_each(call, by_bundle.get(bundle, []), work)
+        return
+    for bundle, in_bundle in by_bundle.items():
+        owner = await call.service.ownership.owner_of_bundle(bundle)
+        if owner.is_here:
+            await _for_each(call, in_bundle, work)
+        else:
+            await call.ask(owner, "POST", f"/admin/v2/namespaces/{bundle}/{what}")
+
+
+async def _for_each(call: Call, names: Sequence[TopicName], work: Callable[[PersistentTopic], Awaitable[None]]) -> None:
     for name in names:
-        topics.append(await call.service.persistent_topic(name, create=False))
+        await work(await call.service.persistent_topic(name, create=False))
         await call.service.slices.turn()
-    return topics
 
 
 async def clear_backlog(call: Call) -> None:
-    await call.service.resources.namespaces.policies(call.namespace)
     wanted = call.name("subscription") if "subscription" in call.path else None
-    for topic in await _persistent_in(call):
+
+    async def clear(topic: PersistentTopic) -> None:
         for name, subscription in list(topic.subscriptions.items()):
             if wanted is None or name == wanted:
                 await subscription.clear_backlog()
-        await call.service.slices.turn()
+
+    await _at_owners(call, "clearBacklog" + ("" if wanted is None else f"/{call.path['subscription']}"), clear)
 
 
 async def unsubscribe(call: Call) -> None:
     wanted = call.name("subscription")
-    for topic in await _persistent_in(call):
-        try:
+
+    async def delete(topic: PersistentTopic) -> None:
+        with contextlib.suppress(CursorMissingError):
             await topic.unsubscribe(topic.subscriptions.require(wanted))
-        except CursorMissingError:
-            await call.service.slices.turn()
+
+    await _at_owners(call, f"unsubscribe/{call.path['subscription']}", delete)
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
@@ -210,6 +298,7 @@ async def delete_property(call: Call) -> Any:
 
 _ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _FORCE = (Query("force", "with all its topics"),)
+_AUTHORITATIVE = Query("authoritative", "another broker has chosen this one to become the owner")
 _LISTING = (
     Query("mode", "PERSISTENT, NON_PERSISTENT or ALL", "string"),
     Query("includeSystemTopic", "those of brokers, too"),
@@ -222,7 +311,24 @@ ROUTES = [
     Route("GET", f"{_ONE}/topics", "List the topics of a namespace", list_topics, query=_LISTING),
     Route("GET", f"{_ONE}/bundles", "Get the bundles of a namespace", get_bundles),
     Route("PUT", f"{_ONE}/unload", "Unload all topics of a namespace", unload_namespace),
-    Route("PUT", f"{_ONE}/{{bundle}}/unload", "Unload the topics of a bundle", unload_namespace),
+    Route(
+        "PUT",
+        f"{_ONE}/{{bundle}}/unload",
+        "Unload a bundle, so that another broker can own it",
+        unload_bundle,
+        query=(Query("destinationBroker", "the broker id of the next owner", "string"), _AUTHORITATIVE),
+    ),
+    Route(
+        "PUT",
+        f"{_ONE}/{{bundle}}/split",
+        "Divide a bundle",
+        split_bundle,
+        query=(
+            Query("unload", "also unload both halves, so that other brokers can own them"),
+            Query("splitAlgorithmName", f"{_IN_THE_MIDDLE} or {_AT_THE_MEDIAN}", "string"),
+            _AUTHORITATIVE,
+        ),
+    ),
     Route("POST", f"{_ONE}/clearBacklog", "Clear the backlog of all subscriptions", clear_backlog),
     Route("POST", f"{_ONE}/clearBacklog/{{subscription}}", "Clear a subscription's backlog everywhere", clear_backlog),
     Route("POST", f"{_ONE}/{{bundle}}/clearBacklog", "Clear the backlog of a bundle's topics", clear_backlog),

@@ -90,7 +90,7 @@ async def delete_tenant(call: Call) -> None:
             raise RestError(405, "broker.force_delete_tenant is not set: delete the tenant's namespaces first")
         await service.resources.tenants.get(name)
         for namespace in await service.resources.namespaces.names(name):
-            await delete_namespace_of(service, namespace, force=True)
+            await delete_namespace_of(call, namespace, force=True)
     await service.resources.tenants.delete(name)
 
 

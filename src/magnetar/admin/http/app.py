@@ -18,6 +18,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,7 +28,7 @@ from uvicorn.config import Config as HttpConfig
 from uvicorn.server import ServerState
 
 from magnetar.admin.http.answers import JSON, Answer, Streamed, write_json
-from magnetar.admin.http.call import AdminContext, Call, Reply, Route
+from magnetar.admin.http.call import REQUEST_SECONDS_MAX, AdminContext, Call, Reply, Route
 from magnetar.admin.http.errors import FAILED, NOT_ALLOWED, NOT_FOUND, TOO_LARGE, UNAVAILABLE, RestError, status_of
 from magnetar.admin.http.errors import ElsewhereError as Elsewhere
 from magnetar.admin.routes import all_routes
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 8 * 2**20  # A schema's definition is the largest thing that is sent.
-REQUEST_SECONDS_MAX = 60.0  # Pulsar's clients wait for the same time.
 ANSWER_SECONDS_MAX = 600.0  # For a long answer, which is sent while it is made.
 _METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
 """The methods that exist; one that a path lacks is refused with a reason."""
@@ -161,7 +161,7 @@ def _refusal(request: Request, error: Exception) -> Response:
     if isinstance(error, TimeoutError):
         return _error(UNAVAILABLE, f"not done within {REQUEST_SECONDS_MAX:.0f} s: check later whether it was done")
     if isinstance(error, Elsewhere):
-        return _redirect(request, error.http_url)
+        return _redirect(request, error)
     if isinstance(error, MagnetarError):
         return _error(status_of(error), str(error))
     extra = {"method": request.method, "path": request.scope["path"]}
@@ -189,10 +189,10 @@ def _error(status: int, reason: str) -> Response:
     return Response(json.dumps({"reason": reason}).encode(), status, media_type=JSON)
 
 
-def _redirect(request: Request, http_url: str) -> Response:
-    query = request.scope.get("query_string", b"").decode("ascii", "replace")
-    target = f"{http_url}{request.scope['path']}" + (f"?{query}" if query else "")
-    return Response(b"", 307, {"Location": target})
+def _redirect(request: Request, elsewhere: Elsewhere) -> Response:
+    query = [(name, value) for name, value in request.query_params.multi_items() if name != "authoritative"]
+    query.append(("authoritative", "true" if elsewhere.is_authoritative else "false"))
+    return Response(b"", 307, {"Location": f"{elsewhere.http_url}{request.scope['path']}?{urlencode(query)}"})
 
 
 def _not_allowed(method: str, allowed: Sequence[str]) -> Response:

@@ -17,16 +17,19 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, ElsewhereError, RestError
 from magnetar.admin.stats.rates import RateBook
 from magnetar.admin.topics.segment_book import SegmentBook
 from magnetar.broker.broker import Broker
+from magnetar.broker.ownership import Owner
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import require_persistent
 from magnetar.broker.topics.topic import Topic
+from magnetar.client.http import HttpClient, refused
 from magnetar.names import Domain, NamespaceName, TopicName, decode_name
 from magnetar.runtime.metrics import Health, Metrics
 from magnetar.runtime.slices import Slices
@@ -47,6 +50,7 @@ class AdminContext:
         return self.broker.service.slices
 
 
+REQUEST_SECONDS_MAX: Final = 60.0  # Pulsar's clients wait for the same time.
 DEPTH_MAX: Final = 100  # As deep as an Avro schema may be; nothing else that is sent comes near.
 
 
@@ -186,12 +190,33 @@ class Call:
         found = self.service.topics.find(wanted)
         if found is not None:
             return found
-        owner = await self.service.look_up(wanted)
-        if not owner.is_here:
-            raise ElsewhereError(owner.address.http_url)
+        await self.require_here(wanted)
         if not await self.service.exists(wanted):
             raise RestError(NOT_FOUND, f"Topic {wanted} not found")
         return await self.service.topic(wanted, create=False)
+
+    async def require_here(self, name: TopicName | None = None) -> None:
+        """307 if another broker has the topic, or if this broker may not become its owner."""
+        owner = await self.service.look_up(name or self.topic, is_authoritative=self.flag("authoritative"))
+        if not owner.is_here:
+            raise ElsewhereError.of(owner)
+
+    async def ask(self, owner: Owner, method: str, path: str, query: Mapping[str, str] | None = None) -> None:
+        """Has another broker do a part of this request, with its body. RestError with the other one's reason."""
+        asked = dict(query or {}) | {"authoritative": str(owner.is_candidate and owner.is_authoritative).lower()}
+        async with HttpClient(owner.address.http_url, self.service.entropy.random) as http:
+            answer = await http.request(method, path, asked, self.body, timeout_s=REQUEST_SECONDS_MAX)
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise RestError(answer.status, str(refused(answer)))
+
+    async def ask_elsewhere(self, name: TopicName, method: str, what: str = "", **query: str) -> bool:
+        """Has the topic's owner do this for it, and returns True; or returns False, if that is this broker."""
+        owner = await self.service.look_up(name)
+        if owner.is_here:
+            return False
+        path = f"/admin/v2/{name.domain}/{name.namespace}/{name.encoded}{what}"
+        await self.ask(owner, method, path, query)
+        return True
 
     async def persistent(self, name: TopicName | None = None) -> PersistentTopic:
         await self.require_not_partitioned(name)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Self
 
 from magnetar import errors
+from magnetar.broker.ownership import Owner
 from magnetar.errors import MagnetarError, MalformedMetadataError
 
 
@@ -31,11 +32,18 @@ def refusing_malformed() -> Iterator[None]:
 
 
 class ElsewhereError(MagnetarError):
-    """Names another broker, which serves what the request is about."""
+    """Names another broker, which serves what the request is about, or is to become its owner (`is_authoritative`), or
+    chooses one."""
 
-    def __init__(self, http_url: str) -> None:
+    def __init__(self, http_url: str, *, is_authoritative: bool = False) -> None:
         super().__init__(f"ask {http_url}")
         self.http_url = http_url
+        self.is_authoritative = is_authoritative
+
+    @classmethod
+    def of(cls, owner: Owner) -> Self:
+        is_chosen = owner.is_candidate and owner.is_authoritative
+        return cls(owner.address.http_url, is_authoritative=is_chosen)
 
 
 BAD_REQUEST: Final = 400

@@ -11,11 +11,11 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from magnetar.admin.cluster.brokers import PULSAR_VERSION
 from magnetar.admin.http.answers import Answer, Members
 from magnetar.admin.http.call import AdminContext, Call, Route
 from magnetar.admin.stats.subscriptions import StatsOptions
 from magnetar.admin.stats.topics import topic_stats
+from magnetar.broker.cluster.load_report import PULSAR_VERSION
 from magnetar.broker.front_end import PULSAR
 
 Stats = Mapping[str, Any]
@@ -244,16 +244,27 @@ async def get_metrics(call: Call) -> list[dict[str, Any]]:
 
 
 async def get_load(call: Call) -> dict[str, Any]:
-    address, topics = call.service.address, call.service.topics.loaded()
-    consumers = producers = 0
-    for topic in topics:
-        consumers += topic.consumer_count
-        producers += len(topic.producers)
+    """Returns what the broker has reported to its cluster. A broker that is the only one counts what it has now."""
+    address = call.service.address
+    reported = call.service.membership.reports().get(address.broker_id)
+    if reported is not None:
+        return reported.to_json()
+    bundles: dict[str, dict[str, int]] = {}
+    for topic in call.service.topics.loaded():
+        namespace = topic.name.namespace
+        bundle = (await call.service.resources.namespaces.bundles(namespace)).of(topic.name)
+        counts = bundles.setdefault(f"{namespace}/{bundle}", dict.fromkeys(_COUNTED, 0))
+        found = 1, topic.consumer_count, len(topic.producers)
+        for name, count in zip(_COUNTED, found, strict=True):
+            counts[name] += count
         await call.service.slices.turn()
+    topics, consumers, producers = (sum(counts[name] for counts in bundles.values()) for name in _COUNTED)
     return {
         "webServiceUrl": address.http_url,
         "pulsarServiceUrl": address.urls.get(PULSAR, ""),
-        "numTopics": len(topics),
+        "lastStats": bundles,
+        "numBundles": len(bundles),
+        "numTopics": topics,
         "numConsumers": consumers,
         "numProducers": producers,
         "persistentTopicsEnabled": True,
@@ -261,10 +272,25 @@ async def get_load(call: Call) -> dict[str, Any]:
     }
 
 
+async def list_reports(call: Call) -> list[dict[str, Any]]:
+    """Returns what each broker of the cluster reported last."""
+    membership = call.service.membership
+    leader = await membership.leading()
+    reports = {broker: report.to_json() for broker, report in membership.reports().items()}
+    if not reports:
+        reports[call.service.address.broker_id] = await get_load(call)
+    return [
+        {"brokerId": broker, "isLeader": leader is not None and leader.broker_id == broker, "report": reports[broker]}
+        for broker in sorted(reports)
+    ]
+
+
+_COUNTED = ("topics", "consumerCount", "producerCount")
 _ALL = "/admin/v2/broker-stats"
 ROUTES = [
     Route("GET", f"{_ALL}/topics", "Get the statistics of all loaded topics", get_topics),
     Route("GET", f"{_ALL}/destinations", "Get the statistics of all loaded topics, by their old name", get_topics),
     Route("GET", f"{_ALL}/metrics", "Get the broker's metrics as JSON", get_metrics),
     Route("GET", f"{_ALL}/load-report", "Get the load of the broker", get_load),
+    Route("GET", "/admin/v2/magnetar/brokers", "Get the loads of all brokers, and which one leads", list_reports),
 ]

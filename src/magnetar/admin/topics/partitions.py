@@ -172,8 +172,7 @@ async def delete_partitioned(call: Call) -> None:
         left = set(await service.resources.topics.names(topic.namespace))
         names = [name for name in names if name in left]
     for name in names:
-        if await service.exists(name):
-            await call.loaded(name)  # Another broker may have it.
+        if await service.exists(name) and not await call.ask_elsewhere(name, "DELETE", force=str(force).lower()):
             await service.delete_topic(name, force=True)
     await service.resources.partitioned_topics.delete(topic)
     await service.forget_topic(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.admin.http.call import TOPIC, Call, Query, Reply, Route
-from magnetar.admin.http.errors import BAD_REQUEST, ElsewhereError, RestError
+from magnetar.admin.http.errors import BAD_REQUEST, RestError
 from magnetar.errors import StillPublishingError
 from magnetar.staging.publisher import SKIPS_PATH
 
@@ -40,9 +40,7 @@ def _owner(call: Call) -> str:
 
 async def _require_here(call: Call) -> None:
     """Requires the topic's own broker: no other may write to it."""
-    found = await call.service.look_up(call.topic)
-    if not found.is_here:
-        raise ElsewhereError(found.address.http_url)
+    await call.require_here()
 
 
 _STAGED = f"/admin/v2/persistent/{TOPIC}/staged"

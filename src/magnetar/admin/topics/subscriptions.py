@@ -41,16 +41,33 @@ async def create_subscription(call: Call) -> None:
         return
     name, place = call.name("subscription"), given_place(call)
     names = await call.topics()
+    if names == [call.topic]:
+        await call.require_here()
     if names == [call.topic] and not await call.service.exists(call.topic):
         await call.service.topic(call.topic, create=True)  # As if a consumer had asked for it.
-    existing = 0
-    for topic in names:
+    conflicts = [await _conflict(call, topic, name, place) for topic in names]
+    existing = [reason for reason in conflicts if reason is not None]
+    refused = "; ".join(filter(None, existing))  # Of other brokers, which may have another reason.
+    if refused or len(existing) == len(names):
+        raise RestError(CONFLICT, refused or f"Subscription {name!r} already exists for topic {call.topic}")
+
+
+async def _conflict(call: Call, topic: TopicName, name: str, place: GivenPlace) -> str | None:
+    """Creates it on the topic or partition, at its owner. Returns None, or the owner's reason if there is a conflict;
+    it is empty if the subscription exists here."""
+    if topic != call.topic:
         try:
-            await _create(call, await call.service.persistent_topic(topic, create=True), name, place)
-        except CursorExistsError:
-            existing += 1
-    if existing == len(names):
-        raise RestError(CONFLICT, f"Subscription {name!r} already exists for topic {call.topic}")
+            if await call.ask_elsewhere(topic, "PUT", f"/subscription/{call.path['subscription']}", **call.query):
+                return None
+        except RestError as error:
+            if error.status != CONFLICT:
+                raise
+            return str(error)
+    try:
+        await _create(call, await call.service.persistent_topic(topic, create=True), name, place)
+    except CursorExistsError:
+        return ""
+    return None
 
 
 async def _create_at_place(call: Call) -> None:

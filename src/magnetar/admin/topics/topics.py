@@ -38,6 +38,7 @@ async def create_topic(call: Call) -> None:
     if topic.is_system:
         raise RestError(BAD_REQUEST, "Cannot create topic in system topic format!")
     _require_not_ours(properties)
+    await call.require_here()
     await call.service.create_topic(topic)
     if properties:
         await _set_properties(await call.persistent(), properties)
@@ -66,6 +67,10 @@ async def unload_topic(call: Call) -> None:
     for name in await call.topics():
         if not await call.service.exists(name) and not name.is_partition:
             raise RestError(NOT_FOUND, f"Topic {name} not found")
+        if name == call.topic:
+            await call.require_here()
+        elif await call.ask_elsewhere(name, "PUT", "/unload"):
+            continue
         await call.service.topics.unload(name)
 
 

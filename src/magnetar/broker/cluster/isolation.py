@@ -23,6 +23,7 @@ from typing import Any, Self
 from magnetar.errors import InvalidPolicyError
 
 _MIN_AVAILABLE = "min_available"
+_UNLOAD_SCOPES = ("all_matching", "none", "changed")
 _NO_DOMAIN = "default"
 """The failure domain of brokers that are in none."""
 
@@ -39,6 +40,8 @@ class IsolationPolicy:
     secondary: tuple[re.Pattern[str], ...]
     primaries_min: int
     """With fewer primary brokers than this, the secondary ones serve, too."""
+    moves: bool = True
+    """Whether bundles that are served now are moved to the brokers of the policy."""
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -48,7 +51,7 @@ class IsolationPolicy:
         namespaces, primary = _patterns(value, "namespaces"), _patterns(value, "primary")
         if not namespaces or not primary:
             raise InvalidPolicyError("an isolation policy needs `namespaces` and `primary`, each with a name or more")
-        return cls(namespaces, primary, _patterns(value, "secondary"), _primaries_min(value))
+        return cls(namespaces, primary, _patterns(value, "secondary"), _primaries_min(value), _moves(value))
 
     def is_for(self, namespace: str) -> bool:
         return _matches(self.namespaces, namespace)
@@ -82,7 +85,7 @@ class Isolation:
 
         `serves` has the namespaces of which each broker has a bundle.
         """
-        allowed = self._allowed(namespace, brokers)
+        allowed = self.allowed(namespace, brokers)
         group = self.groups.get(namespace)
         if group is None:
             return allowed
@@ -98,7 +101,13 @@ class Isolation:
     def policy_of(self, namespace: str) -> IsolationPolicy | None:
         return next((policy for policy in self.policies.values() if policy.is_for(namespace)), None)
 
-    def _allowed(self, namespace: str, brokers: Iterable[str]) -> list[str]:
+    def moves(self, namespace: str) -> bool:
+        """Whether bundles of the namespace leave brokers that are not allowed."""
+        policy = self.policy_of(namespace)
+        return policy is None or policy.moves
+
+    def allowed(self, namespace: str, brokers: Iterable[str]) -> list[str]:
+        """Returns the brokers that the policies allow, whatever groups and domains prefer."""
         policy = self.policy_of(namespace)
         if policy is not None:
             return policy.candidates(brokers)
@@ -126,6 +135,13 @@ def _patterns(value: Mapping[str, Any], field: str) -> tuple[re.Pattern[str], ..
         raise InvalidPolicyError(
             f"`{field}` of an isolation policy: {error.pattern!r} is no regular expression: {error}"
         ) from None
+
+
+def _moves(value: Mapping[str, Any]) -> bool:
+    scope = value.get("unload_scope")
+    if scope is not None and scope not in _UNLOAD_SCOPES:
+        raise InvalidPolicyError(f"`unload_scope` of an isolation policy is {', '.join(_UNLOAD_SCOPES)}, not {scope!r}")
+    return scope != "none"
 
 
 def _primaries_min(value: Mapping[str, Any]) -> int:

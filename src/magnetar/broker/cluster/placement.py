@@ -7,8 +7,8 @@ Order:     A broker that takes more than its share gives one bundle to the broke
            end when nothing better is left. A bundle that has moved stays for a while.
 Invariant: A round returns at most one change for a namespace, and at most one move from or to a broker. The next round
            sees its effect.
-Limits:    Rates are long-term averages: a burst moves nothing.
-Read next: isolation.py
+Limits:    Rates are averages over some samples: a short burst moves nothing.
+Read next: isolation.py, load_manager.py
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _OVERLOADED: Final = 0.85
 """A broker whose busiest resource is used more than this gets no bundles while another one can take them."""
 _RATE_PER_BYTE: Final = 1 / 1024
 """What a byte costs beside a message: a KiB as much as the message that it is in."""
+_MISPLACED_MAX: Final = 100
+"""Bundles that may move in one round because a rule was changed: enough, and not all clients at once."""
 _MERGE_SHARE: Final = 0.1
 """Neighbours merge when both together are within this share of what one bundle may have."""
 
@@ -57,10 +59,11 @@ class BrokerLoad:
     usage: float
     """How much of its busiest resource is used; 1 is all of it."""
     bundles: Mapping[NamespaceBundle, BundleLoad] = field(default_factory=dict)
+    """Must not change: their weight is computed once."""
+    weight: float = field(init=False, compare=False)
 
-    @property
-    def weight(self) -> float:
-        return sum(load.weight for load in self.bundles.values())
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", sum(load.weight for load in self.bundles.values()))
 
     @property
     def is_overloaded(self) -> bool:
@@ -137,6 +140,7 @@ class BalanceLimits:
     bytes_per_s_max: float
     bundles_max: int
     """A namespace with this many bundles is not split further."""
+    moves: bool
     splits: bool
     merges: bool
 
@@ -164,6 +168,23 @@ class BalanceLimits:
                 round(load.sessions * times),
             )
         )
+
+
+def misplaced(brokers: Brokers, is_misplaced: Callable[[NamespaceBundle, str], bool], allowed: Allowed) -> list[Move]:
+    """Returns moves of bundles that their brokers may not serve any more, to those with the smallest load. They come
+    before what a balancer decides, and do not wait for the bundle's rest."""
+    costs = {broker: (load.weight, len(load.bundles)) for broker, load in brokers.items()}
+    moves: list[Move] = []
+    for source, broker in brokers.items():
+        for bundle, load in broker.bundles.items():
+            if not is_misplaced(bundle, source):
+                continue
+            targets = [target for target in allowed(bundle) if target in costs and target != source]
+            if targets and len(moves) < _MISPLACED_MAX:
+                target = min(targets, key=lambda each: (costs[each], each))
+                costs[target] = costs[target][0] + load.weight, costs[target][1] + 1
+                moves.append(Move(bundle, source, target, f"the rules of the cluster do not allow {source}"))
+    return moves
 
 
 class Balancer:
@@ -199,7 +220,7 @@ class Balancer:
     # --- moves --------------------------------------------------------------------------------------------------------
 
     def _moves(self, brokers: Brokers, allowed: Allowed) -> list[Move]:
-        if len(brokers) < 2:
+        if not self._limits.moves or len(brokers) < 2:
             return []
         average = sum(load.weight for load in brokers.values()) / len(brokers)
         self._update_shedding(brokers, average)

@@ -100,7 +100,7 @@ class ConsumerHandle:
         command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = self.consumer_id
         command.close_consumer.request_id = NO_REQUEST
-        self.session.answer_command(command)
+        self.session.answer_when_known(command, command.close_consumer, self.topic.successor)
         self._forget()
         self.session.loop.call_soon(self.close)  # Not from inside the subscription.
 

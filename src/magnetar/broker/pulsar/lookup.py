@@ -1,9 +1,10 @@
 """Commands that ask for a topic before it is used: LOOKUP and PARTITIONED_METADATA. Too many at once are refused.
 
-LOOKUP asks which broker serves a topic. It is answered with this broker, or with the one to ask or to connect to. The
-topic need not exist. A namespace that does not exist is `TopicNotFound`, as in Pulsar. PARTITIONED_METADATA asks for
-the number of partitions; 0 for a topic without any. A missing topic is made if it is to be a partitioned one and the
-client wants that; otherwise it is not partitioned, or, for a client that only asks, not found.
+LOOKUP asks which broker serves a topic. It is answered with the owner, to connect to. If there is none, it is answered
+with a broker to ask, and with whether that one was chosen to become the owner. The topic need not exist. A namespace
+that does not exist is `TopicNotFound`, as in Pulsar. PARTITIONED_METADATA asks for the number of partitions; 0 for a
+topic without any. A missing topic is made if it is to be a partitioned one and the client wants that; otherwise it is
+not partitioned, or, for a client that only asks, not found.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ async def _answer_lookup(session: Session, lookup: CommandLookupTopic) -> None:
 
 async def _look_up(session: Session, lookup: CommandLookupTopic, response: CommandLookupTopicResponse) -> None:
     topic = TopicName.parse(lookup.topic)
-    owner = await session.service.look_up(topic)
+    owner = await session.service.look_up(topic, is_authoritative=lookup.authoritative)
     response.brokerServiceUrl = owner.address.url_for(PULSAR, lookup.advertised_listener_name.strip())
-    response.response = CommandLookupTopicResponse.Connect if owner.is_here else CommandLookupTopicResponse.Redirect
-    response.authoritative = True
+    response.response = (
+        CommandLookupTopicResponse.Redirect if owner.is_candidate else CommandLookupTopicResponse.Connect
+    )
+    response.authoritative = owner.is_authoritative
 
 
 def handle_partition_metadata(session: Session, command: BaseCommand) -> None:

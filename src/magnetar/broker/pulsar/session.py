@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from magnetar.broker.front_end import PULSAR
+from magnetar.broker.ownership import Successor
 from magnetar.broker.publishing.producers import Producer, Publish
 from magnetar.broker.pulsar.connection import Connection
 from magnetar.broker.pulsar.errors import code_of, message_of, publish_code_of
@@ -36,7 +38,12 @@ from magnetar.wire.pulsar.encode import (
     encode_send_receipts,
 )
 from magnetar.wire.pulsar.frames import Buffer
-from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, FeatureFlags
+from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandCloseConsumer,
+    CommandCloseProducer,
+    FeatureFlags,
+)
 
 if TYPE_CHECKING:
     from magnetar.broker.pulsar.consumer import ConsumerHandle
@@ -249,7 +256,24 @@ class Session:
         command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
         command.close_producer.request_id = NO_REQUEST
-        self.answer_command(command)
+        self.answer_when_known(command, command.close_producer, producer.topic.successor)
+
+    def answer_when_known(
+        self, command: BaseCommand, close: CommandCloseProducer | CommandCloseConsumer, successor: Successor | None
+    ) -> None:
+        """Closes a client, with the address of the broker that serves its topic next, if there is one. A broker with
+        advertised listeners is not named: it is not known here which of them the client can reach."""
+        if successor is None:
+            self.answer_command(command)
+            return
+
+        def on_known(known: Successor) -> None:
+            address = None if known.cancelled() else known.result()
+            if address is not None and PULSAR in address.urls and not address.listeners.get(PULSAR):
+                close.assignedBrokerServiceUrl = address.urls[PULSAR]
+            self.answer_command(command)
+
+        successor.add_done_callback(on_known)
 
     async def check_alive(self) -> bool:
         return await self.connection.check_alive(self.config.liveness_check_timeout_ms / 1000)

@@ -163,6 +163,16 @@ class Namespaces(NamedDocuments[NamespaceName]):
         policies = await self.policies(name)
         return await self._documents.update_or_create(paths.local_policies(name), _local(policies, decide))
 
+    async def anti_affinity_group(self, name: NamespaceName) -> str | None:
+        return (await self.local_policies(name)).get("namespaceAntiAffinityGroup") or None
+
+    async def set_anti_affinity_group(self, name: NamespaceName, group: str | None) -> None:
+        def decide(found: Document) -> Document:
+            rest = {field: value for field, value in found.items() if field != "namespaceAntiAffinityGroup"}
+            return rest | ({} if group is None else {"namespaceAntiAffinityGroup": group})
+
+        await self.update_local(name, decide)
+
     async def bundles(self, name: NamespaceName) -> Bundles:
         return Bundles.from_json((await self.local_policies(name)).get("bundles"))
 

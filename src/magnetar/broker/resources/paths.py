@@ -19,6 +19,18 @@ def cluster(name: str) -> str:
     return f"{CLUSTERS}/{name}"
 
 
+def isolation_policies(cluster_name: str) -> str:
+    return f"{cluster(cluster_name)}/namespaceIsolationPolicies"
+
+
+def failure_domains(cluster_name: str) -> str:
+    return f"{cluster(cluster_name)}/failureDomain"
+
+
+def failure_domain(cluster_name: str, name: str) -> str:
+    return f"{failure_domains(cluster_name)}/{name}"
+
+
 def tenant(name: str) -> str:
     return f"{POLICIES}/{name}"
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.bundles import Bundles
 from magnetar.broker.resources.documents import Document, Documents, encode
+from magnetar.broker.resources.isolation import FailureDomains, IsolationPolicies
 from magnetar.broker.resources.namespaces import Clusters, Namespaces, Tenants, new_cluster, new_policies, new_tenant
 from magnetar.broker.resources.topics import PartitionedTopics, Topics
 from magnetar.config.broker import BrokerConfig
@@ -91,6 +92,8 @@ class Resources:
         """For all long work of this broker."""
         self.documents = Documents(store, self.cache)
         self.clusters = Clusters(self.documents)
+        self.isolation_policies = IsolationPolicies(self.documents)
+        self.failure_domains = FailureDomains(self.documents)
         self.tenants = Tenants(self.documents, tenants_max=config.tenants_max)
         self.namespaces = Namespaces(self.documents, namespaces_per_tenant_max=config.namespaces_per_tenant_max)
         self.partitioned_topics = PartitionedTopics(self.documents, partitions_max=config.partitions_max)

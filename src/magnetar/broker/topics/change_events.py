@@ -1,8 +1,10 @@
-"""`__change_events` of every namespace, read and written where its log is: the policies' access to their topic.
+"""`__change_events` of every namespace: the policies' access to their topic.
 
-It is read from its partitions, without a subscription, and compacted: other brokers trim what they have compacted.
-Batches and compression of other brokers' clients are undone. A write is one message per event, by a producer of this
-broker that no client has; durable when `publish` returns.
+Where this broker owns the topic, it is read and written at its log; otherwise by a client (remote_events.py).
+
+At the log it is read from its partitions, without a subscription, and compacted: other brokers trim what they have
+compacted. Batches and compression of other brokers' clients are undone. A write is one message per event, by a producer
+of this broker that no client has; durable when `publish` returns.
 
 Failure:   A reader whose topic was unloaded reports that, and is opened again. So is one that had not read all that was
            compacted meanwhile: it would miss the deletions among it.
@@ -16,9 +18,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.front_end import PULSAR
 from magnetar.broker.policies.events import EventsReader, IncomingEvent, OutgoingEvent
 from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.remote_events import RemoteEvents
 from magnetar.errors import (
     MagnetarError,
     MalformedEntryError,
@@ -48,11 +52,22 @@ class ChangeEvents:
 
     service: BrokerService
 
+    def __init__(self) -> None:
+        self._remote: RemoteEvents | None = None
+
     def attach(self, service: BrokerService) -> None:
         self.service = service
 
+    async def aclose(self) -> None:
+        if self._remote is not None:
+            await self._remote.aclose()
+
     async def open_reader(self, namespace: NamespaceName) -> EventsReader | None:
         names = await self._names(namespace)
+        if not await self._are_here(names):
+            if not any([await self.service.exists(name) for name in names]):
+                return None
+            return await self._of_other_brokers().open_reader(namespace.topic(CHANGE_EVENTS))
         topics: dict[int, PersistentTopic] = {}
         for number, name in enumerate(names):
             try:
@@ -64,11 +79,24 @@ class ChangeEvents:
     async def publish(self, namespace: NamespaceName, event: OutgoingEvent) -> tuple[int, int, int]:
         names = await self._names(namespace)
         partition = 0 if len(names) == 1 else hash_to_partition(event.key, len(names))
+        if not await self._are_here([names[partition]]):
+            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                return partition, *await self._of_other_brokers().publish(names[partition], event)
         topic = await self._topic(names[partition], create=True)
         writer = _Writer(self.service.entropy.wall_ms(), topic)
         async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
             ledger_id, entry_id = await writer.write(event)
         return partition, ledger_id, entry_id
+
+    async def _are_here(self, names: Sequence[TopicName]) -> bool:
+        """Whether this broker owns all of them."""
+        owners = [await self.service.ownership.owner_of(name) for name in names]
+        return all(owner.is_here for owner in owners)
+
+    def _of_other_brokers(self) -> RemoteEvents:
+        if self._remote is None:
+            self._remote = RemoteEvents(self.service.address.url_for(PULSAR), self.service.entropy)
+        return self._remote
 
     async def _names(self, namespace: NamespaceName) -> list[TopicName]:
         base = namespace.topic(CHANGE_EVENTS)

@@ -17,8 +17,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from magnetar.broker.ownership import Ownership
+from magnetar.broker.ownership import Ownership, Successor, TopicSet
 from magnetar.broker.policies.service import PolicyService
 from magnetar.broker.topics.non_persistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic, TopicParts
@@ -29,6 +30,8 @@ from magnetar.names import TopicName
 from magnetar.runtime.uncancelled import UncancelledTasks
 
 log = logging.getLogger(__name__)
+
+_LOST: Final = "its bundle was unloaded, or another broker serves it now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +202,24 @@ class Topics:
         self._lost += 1
         self._begin_end(topic, str(error))
 
-    def _on_ownership_lost(self, name: TopicName) -> None:
-        topic = self._loaded.get(name)
-        if topic is not None:
-            self._begin_end(topic, "another broker serves the topic now")
+    def _on_ownership_lost(self, names: TopicSet, successor: Successor | None) -> asyncio.Task[None]:
+        for topic in self.loaded():
+            if topic.name in names:
+                topic.successor = successor
+                self._begin_end(topic, _LOST)
+        return self._uncancelled.begin(self._end_lost(names), name="unload lost topics")
+
+    async def _end_lost(self, names: TopicSet) -> None:
+        """Returns when none of them is open. A load that began before the ownership was lost comes to its end first."""
+        loading = {name: task for name, task in self._loading.items() if name in names}
+        if loading:
+            await asyncio.wait(loading.values())
+        for name in loading:
+            if (topic := self._loaded.get(name)) is not None:
+                self._begin_end(topic, _LOST)
+        unloading = [task for name, task in self._unloading.items() if name in names]
+        if unloading:
+            await asyncio.wait(unloading)
 
     def _begin_end(self, topic: Topic, why: str) -> None:
         name = topic.name

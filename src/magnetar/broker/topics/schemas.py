@@ -24,7 +24,8 @@ class TopicSchemas:
         """The version that messages of this producer carry; empty for one without a schema."""
         name, policies = topic.name.schema_name, topic.policies
         if schema is None or schema.type is SchemaType.NONE:
-            if policies.schema_validation_enforced and await self.registry.latest(name) is not None:
+            is_required = policies.schema_validation_enforced and not topic.name.is_change_events  # Each event has one.
+            if is_required and await self.registry.latest(name) is not None:
                 raise IncompatibleSchemaError(f"topic {topic.name} has a schema: producers must have a schema too")
             return NO_VERSION
         added = await self.registry.add(

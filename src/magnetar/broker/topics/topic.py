@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from magnetar.broker.ownership import Successor
 from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.broker.policies.values import DeleteMode
 from magnetar.broker.publishing.producers import Producer, Producers
@@ -97,6 +98,9 @@ class Topic(ABC):
         self.created_s = self.last_used_s
         self.consumers_with_schema = 0
         """Connected consumers that brought a schema, or want none; those that take any are not counted."""
+        self.successor: Successor | None = None
+        """Set while the topic is unloaded, if another broker is to serve it: clients that are disconnected are informed
+        when it is known, so that they do not look it up too early."""
         self._uncancelled = UncancelledTasks(given_up)
         """Changes that go to their end, even if the client that asked for them leaves."""
         self._subscribe_limit = SubscribeLimit()

@@ -35,6 +35,9 @@ class Outgoing:
     properties: Mapping[str, str] = field(default_factory=dict)
     event_ms: int = 0
     deliver_at_ms: int = 0
+    schema_version: bytes = b""
+    """Only of a message that is not in a batch, as the next: empty for the producer's own."""
+    replicate_to: Sequence[str] = ()
 
     @property
     def size(self) -> int:
@@ -73,6 +76,9 @@ def seal_single(seal: Seal, message: Outgoing, publish_ms: int) -> bytes:
     _describe(metadata, message)
     if message.deliver_at_ms:
         metadata.deliver_at_time = message.deliver_at_ms
+    if message.schema_version:
+        metadata.schema_version = message.schema_version
+    metadata.replicate_to.extend(message.replicate_to)
     return _seal(seal, metadata, message.payload or b"")
 
 

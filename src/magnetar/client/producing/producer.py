@@ -39,6 +39,10 @@ class SendOptions(TypedDict, total=False):
     """The earliest time of delivery; only Shared and Key_Shared subscriptions observe it."""
     sequence_id: int
     """If it is missing, it is counted. It must grow."""
+    schema_version: bytes
+    """If it is missing, that of the producer's schema. Not for producers with batches, as the next."""
+    replicate_to: Sequence[str]
+    """The clusters that get the message. If it is missing, all of them."""
 
 
 class TopicProducer(Sender):
@@ -82,6 +86,8 @@ class TopicProducer(Sender):
             properties=dict(options.get("properties", {})),
             event_ms=options.get("event_ms", 0),
             deliver_at_ms=options.get("deliver_at_ms", 0),
+            schema_version=options.get("schema_version", b""),
+            replicate_to=options.get("replicate_to", ()),
         )
 
     @property

@@ -21,10 +21,12 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.front_end import PULSAR
 from magnetar.broker.ownership import BrokerAddress, Lost, Owner, Ownership
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
+from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import Topics
 from magnetar.client import ClientOptions, PulsarClient
 from magnetar.config.root import Config
-from magnetar.errors import ServiceNotReadyError
+from magnetar.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.ledger.client import LedgerClient
 from magnetar.names import TopicName
 from magnetar.runtime.metrics import Metrics
@@ -101,21 +103,21 @@ class View(Ownership):
         self._owners[topic] = generation, owner
         if was == self._name:
             for lost in list(self._listeners):
-                lost(TopicName.parse(topic))
+                lost({TopicName.parse(topic)}, None)
 
     def _owner(self, topic: TopicName) -> str | None:
         found = self._owners.get(str(topic))
         return None if found is None else found[1]
 
-    async def owner_of(self, topic: TopicName) -> Owner:
+    async def owner_of(self, topic: TopicName, *, is_authoritative: bool = False) -> Owner:
+        del is_authoritative  # The operator alone chooses.
         owner = self._owner(topic)
         if owner is None:
             raise ServiceNotReadyError(f"no broker serves {topic}")
         if owner == self._name:
             return Owner(self._address, is_here=True)
-        return Owner(
-            BrokerAddress(f"{owner}:0", f"http://{owner}:0", {PULSAR: f"pulsar://{owner}:{PORT}"}), is_here=False
-        )
+        address = BrokerAddress(f"{owner}:0", f"http://{owner}:0", {PULSAR: f"pulsar://{owner}:{PORT}"})
+        return Owner(address, is_here=False, is_candidate=True)  # Which may know better.
 
     def owns(self, topic: TopicName) -> bool:
         return self._owner(topic) == self._name
@@ -127,6 +129,33 @@ class View(Ownership):
             self._listeners.pop(lost, None)
 
         return stop
+
+    async def start(self, topics: Topics) -> None:
+        """Does nothing: the operator alone chooses."""
+
+    async def give_up(self) -> None:
+        """Does nothing: the operator alone moves topics."""
+
+    async def aclose(self) -> None:
+        """Does nothing: a view that is not used any more is only not told."""
+
+    async def owner_of_bundle(self, bundle: NamespaceBundle, *, is_authoritative: bool = False) -> Owner:
+        del is_authoritative
+        raise self._not_in_bundles(bundle)
+
+    async def find_owner(self, bundle: NamespaceBundle) -> Owner | None:
+        raise self._not_in_bundles(bundle)
+
+    async def unload(self, bundle: NamespaceBundle, destination: str | None = None) -> None:
+        del destination
+        raise self._not_in_bundles(bundle)
+
+    async def split(self, bundle: NamespaceBundle, at: int | None = None) -> None:
+        del at
+        raise self._not_in_bundles(bundle)
+
+    def _not_in_bundles(self, bundle: NamespaceBundle) -> NotAllowedError:
+        return NotAllowedError(f"{bundle}: the operator moves topics one by one")
 
 
 # --- nodes and the cluster --------------------------------------------------------------------------------------------
@@ -169,7 +198,7 @@ class BrokerNode(ClientNode):
                     Metrics(),
                     front_ends=[front_end],
                     http_address=f"{self.config.pulsar.reached_at}:0",
-                    ownership=lambda address: self.board.join(self.name, address),
+                    ownership=lambda context: self.board.join(self.name, context.address),
                 )
                 self.client, self.broker = client, broker
                 self.watch.note(f"{self.name} serves")

@@ -61,6 +61,7 @@ def test_the_host_of_an_address_is_matched_without_the_port() -> None:
         ({"primary": ["a("]}, "is no regular expression"),
         ({"secondary": "b"}, "is a list of regular expressions"),
         ({"auto_failover_policy": {"policy_type": "magic"}}, "is 'min_available', not 'magic'"),
+        ({"unload_scope": "some"}, "`unload_scope` of an isolation policy is all_matching, none, changed, not 'some'"),
         ({"auto_failover_policy": {"parameters": {"min_limit": "many"}}}, "is a number, not 'many'"),
     ],
 )

@@ -16,6 +16,7 @@ from magnetar.broker.cluster.placement import (
     Move,
     Split,
     choose,
+    misplaced,
 )
 from magnetar.broker.resources.bundles import Bundles, NamespaceBundle
 from magnetar.names import NamespaceName
@@ -30,6 +31,7 @@ LIMITS = BalanceLimits(
     messages_per_s_max=30_000,
     bytes_per_s_max=100 * 2**20,
     bundles_max=128,
+    moves=True,
     splits=True,
     merges=True,
 )
@@ -150,6 +152,31 @@ def test_rounds_end_and_never_make_the_largest_load_larger(loads: list[list[floa
         heaviest = after
     else:
         raise AssertionError("a thousand rounds have not come to an end")
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def test_bundles_that_a_broker_may_not_serve_go_to_the_smallest_loads_and_then_the_fewest_bundles() -> None:
+    one, two, three, four = bundles(4)
+    brokers = {"a": broker({one: 0.0, two: 0.0, three: 30.0}), "b": broker({four: 10.0}), "c": broker({})}
+    moves = misplaced(brokers, lambda bundle, owner: owner == "a", lambda _bundle: ["b", "c"])
+    assert [(move.bundle, move.destination) for move in moves] == [(one, "c"), (two, "c"), (three, "c")]
+    assert misplaced(brokers, lambda _bundle, _owner: True, lambda _bundle: ["a"])[0].bundle == four
+    idle = {"a": broker({one: 0.0, two: 0.0}), "b": broker({}), "c": broker({})}
+    spread = misplaced(idle, lambda bundle, owner: owner == "a", lambda _bundle: ["b", "c"])
+    assert [move.destination for move in spread] == ["b", "c"]
+
+
+def test_bundles_without_another_broker_stay_where_they_are() -> None:
+    (one,) = bundles(1)
+    assert misplaced({"a": broker({one: 1.0})}, lambda _bundle, _owner: True, lambda _bundle: ["a", "gone"]) == []
+
+
+def test_a_rule_moves_a_limited_number_of_bundles_in_a_round() -> None:
+    many = dict.fromkeys(bundles(300), 1.0)
+    moves = misplaced({"a": broker(many), "b": broker({})}, lambda _bundle, _owner: True, lambda _bundle: ["b"])
+    assert len(moves) == 100
 
 
 # --- splitting and merging --------------------------------------------------------------------------------------------

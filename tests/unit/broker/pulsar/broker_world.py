@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.ownership import Ownership, OwnershipContext, SoleOwnership
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.broker import BrokerConfig
@@ -24,6 +25,7 @@ from magnetar.config.root import Config
 from magnetar.config.topic import TopicConfig
 from magnetar.ledger.channels.local_transport import connect_local
 from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.store import MetadataStore
 from magnetar.names import TopicName
 from magnetar.runtime.metrics import Metrics
 from magnetar.testing.cluster import BookieCluster, small_config
@@ -208,23 +210,36 @@ class Talker(asyncio.BufferedProtocol):
 
 
 class BrokerWorld:
-    def __init__(self, cluster: BookieCluster, config: Config) -> None:
+    def __init__(
+        self,
+        cluster: BookieCluster,
+        config: Config,
+        *,
+        store: MetadataStore | None = None,
+        http_address: str = "127.0.0.1:8080",
+        ownership: Callable[[OwnershipContext], Ownership] = SoleOwnership,
+    ) -> None:
+        """Without a store, its session is the clients'."""
         self.cluster = cluster
         self.config = config
         self.broker: Broker
+        self._store = store or cluster.store
+        self._http_address = http_address
+        self._ownership = ownership
 
     async def start(self) -> None:
-        self._client = LedgerClient(self.cluster.store, self.config, self.cluster.runtime, local=self.cluster.local)
+        self._client = LedgerClient(self._store, self.config, self.cluster.runtime, local=self.cluster.local)
         await self._client.start()
         self.front_end = PulsarFrontEnd(self.config.pulsar)
         self.broker = await Broker.open(
             self.config,
             self.cluster.runtime,
-            self.cluster.store,
+            self._store,
             self._client,
             Metrics(),
             front_ends=[self.front_end],
-            http_address="127.0.0.1:8080",
+            http_address=self._http_address,
+            ownership=self._ownership,
         )
 
     async def stop(self) -> None:

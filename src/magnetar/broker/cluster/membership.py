@@ -1,0 +1,49 @@
+"""Membership: what the admin interface asks about the brokers of the cluster.
+
+A broker that is the only one answers for itself. The load manager answers for a cluster.
+Read next: load_manager.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar.broker.cluster.leader import LeaderBroker
+from magnetar.broker.ownership import BrokerAddress
+
+if TYPE_CHECKING:
+    from magnetar.broker.cluster.load_report import BrokerReport  # It needs the service, whose part this is.
+
+
+class Membership(Protocol):
+    async def alive(self) -> list[str]:
+        """Returns the ids of all brokers that run now, sorted."""
+
+    async def leading(self) -> LeaderBroker | None:
+        """Returns the leader; None if no broker was elected in time."""
+
+    async def address_of(self, broker_id: str) -> BrokerAddress | None:
+        """Returns None if no such broker is alive."""
+
+    def reports(self) -> Mapping[str, BrokerReport]:
+        """Returns what each broker reported last, by its id; empty if brokers report nothing."""
+
+
+class SoleMember:
+    """The only broker of its cluster."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self._address = address
+
+    async def alive(self) -> list[str]:
+        return [self._address.broker_id]
+
+    async def leading(self) -> LeaderBroker | None:
+        return LeaderBroker(self._address.broker_id, self._address.http_url)
+
+    async def address_of(self, broker_id: str) -> BrokerAddress | None:
+        return self._address if broker_id == self._address.broker_id else None
+
+    def reports(self) -> Mapping[str, BrokerReport]:
+        return {}

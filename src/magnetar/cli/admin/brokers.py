@@ -1,0 +1,87 @@
+"""`magnetar brokers`: the brokers of a cluster, and the bundles of topics that they serve.
+
+What is shown are the brokers' last reports, which they write every few seconds if their load changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+
+from magnetar.cli.admin.client import AdminClient
+from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, AdminUrl
+from magnetar.cli.output import AsJson, print_json, print_table
+from magnetar.errors import ArgumentError
+
+Json: TypeAlias = Mapping[str, Any]
+
+_PATH: Final = "magnetar/brokers"
+_UNKNOWN: Final = "-"
+
+app = typer.Typer(no_args_is_help=True, help="List the brokers of a cluster and their bundles.")
+
+
+@app.command()
+def ls(url: AdminUrl = DEFAULT_ADMIN_URL, as_json: AsJson = False) -> None:
+    """List the brokers that are alive, with their load. One of them leads: it decides which broker serves a bundle."""
+    found = AdminClient(url).get(_PATH)
+    if as_json:
+        print_json(found)
+        return
+    columns = ["broker", "leads", "bundles", "topics", "producers", "consumers", "in/s", "out/s", "CPU", "release"]
+    print_table(columns, [_broker_row(each) for each in found])
+
+
+@app.command()
+def bundles(
+    broker: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BROKER]",
+            help="Id of a broker, as `magnetar brokers ls` shows it. Default: all brokers.",
+        ),
+    ] = None,
+    url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the bundles that brokers serve, with their load. A bundle without an owner is not listed."""
+    found: list[Json] = AdminClient(url).get(_PATH)
+    chosen = [each for each in found if broker in (None, each["brokerId"])]
+    if not chosen:
+        known = ", ".join(str(each["brokerId"]) for each in found) or "none"
+        raise ArgumentError(f"{broker!r} is not a broker of the cluster; it has: {known}")
+    rows = [(name, each["brokerId"], stats) for each in chosen for name, stats in _bundles(each).items()]
+    rows.sort(key=lambda row: row[0])
+    if as_json:
+        print_json([{"bundle": name, "brokerId": owner, **stats} for name, owner, stats in rows])
+        return
+    columns = ["bundle", "broker", "topics", "producers", "consumers", "in/s", "out/s"]
+    print_table(columns, [_bundle_row(*row) for row in rows])
+
+
+def _bundles(broker: Json) -> Json:
+    return broker["report"].get("lastStats") or {}
+
+
+def _broker_row(broker: Json) -> list[object]:
+    report: Json = broker["report"]
+    counts = [report.get(name, _UNKNOWN) for name in ("numBundles", "numTopics", "numProducers", "numConsumers")]
+    rates = [_rate(report, "msgRateIn"), _rate(report, "msgRateOut")]
+    release = report.get("brokerVersionString") or _UNKNOWN
+    return [broker["brokerId"], "yes" if broker["isLeader"] else "", *counts, *rates, _cpu(report), release]
+
+
+def _bundle_row(name: str, owner: str, stats: Json) -> list[object]:
+    counts = [stats.get(field, _UNKNOWN) for field in ("topics", "producerCount", "consumerCount")]
+    return [name, owner, *counts, _rate(stats, "msgRateIn"), _rate(stats, "msgRateOut")]
+
+
+def _rate(found: Json, field: str) -> str:
+    return f"{found[field]:.1f}" if field in found else _UNKNOWN
+
+
+def _cpu(report: Json) -> str:
+    cpu: Json = report.get("cpu") or {}
+    return f"{100 * cpu['usage'] / cpu['limit']:.0f} %" if cpu.get("limit") else _UNKNOWN

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from magnetar.broker.cluster.load_report import Amount, BrokerReport, BundleStats, Usage
+from magnetar.broker.ownership import BrokerAddress
+from magnetar.cli.admin import brokers
+from magnetar.errors import ArgumentError
+
+BUSY = BundleStats(10.0, 1.0, 20.5, 1.0, consumers=2, producers=1, topics=3)
+REPORT = BrokerReport(
+    address=BrokerAddress("b:8080", "http://b:8080", {"pulsar": "pulsar://b:6650"}),
+    usage=Usage(cpu=Amount(37.4, 100.0)),
+    bundles={"public/default/0x40000000_0x80000000": BUSY, "public/default/0x00000000_0x40000000": BundleStats()},
+)
+FOUND: list[dict[str, Any]] = [
+    {"brokerId": "a:8080", "isLeader": True, "report": {"numTopics": 4}},
+    {"brokerId": "b:8080", "isLeader": False, "report": REPORT.to_json()},
+]
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def __init__(self, url: str) -> None:
+            assert url == "http://b:8080"
+
+        def get(self, path: str) -> Any:
+            assert path == "magnetar/brokers"
+            return FOUND
+
+    monkeypatch.setattr(brokers, "AdminClient", Client)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_brokers_are_listed_with_their_load_and_the_leader(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers.ls("http://b:8080")
+    assert lines(capsys)[1:] == ["a:8080 yes - 4 - - - - - -", "b:8080 2 3 1 2 10.0 20.5 37 % 4.2.4"]
+
+
+def test_bundles_are_listed_with_their_broker_and_load(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers.bundles(None, "http://b:8080")
+    assert lines(capsys)[1:] == [
+        "public/default/0x00000000_0x40000000 b:8080 0 0 0 0.0 0.0",
+        "public/default/0x40000000_0x80000000 b:8080 3 1 2 10.0 20.5",
+    ]
+    brokers.bundles("a:8080", "http://b:8080")
+    assert len(lines(capsys)) == 1
+
+
+def test_a_broker_that_is_not_in_the_cluster_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ArgumentError, match="'x' is not a broker of the cluster; it has: a:8080, b:8080"):
+        brokers.bundles("x", "http://b:8080")
+
+
+def test_programs_get_the_whole_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers.ls("http://b:8080", as_json=True)
+    assert json.loads(capsys.readouterr().out) == FOUND
+    brokers.bundles("b:8080", "http://b:8080", as_json=True)
+    (_, second) = json.loads(capsys.readouterr().out)
+    assert second["bundle"] == "public/default/0x40000000_0x80000000"
+    assert (second["brokerId"], second["msgRateOut"]) == ("b:8080", 20.5)
