@@ -150,12 +150,6 @@ class MetadataConfig:
         "below the `jute.maxbuffer` of your ZooKeeper servers, which close the connection when a request is larger.",
         within=(1_000, 1_040_000),
     )
-    cache_entries_max: int = knob(
-        10_000,
-        "Number of nodes and child lists that the metadata cache holds. When it is full, the least recently used one "
-        "is dropped.",
-        within=(1, None),
-    )
     operations_in_flight_max: int = knob(
         10_000,
         "Number of metadata operations that one session may have in progress. Further operations fail at once as "
