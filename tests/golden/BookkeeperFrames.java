@@ -6,9 +6,12 @@ import io.netty.buffer.ByteBufUtil;
 import io.netty.buffer.Unpooled;
 import io.netty.buffer.UnpooledByteBufAllocator;
 import io.netty.util.ReferenceCounted;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.bookkeeper.client.DistributionSchedule;
+import org.apache.bookkeeper.client.RoundRobinDistributionSchedule;
 import org.apache.bookkeeper.proto.LedgerMetadataFormat.DigestType;
 import org.apache.bookkeeper.proto.checksum.DigestManager;
 import org.apache.bookkeeper.util.AvailabilityOfEntriesOfLedger;
@@ -36,8 +39,11 @@ public class BookkeeperFrames {
         digests();
         v2();
         v3Requests();
+        v3Again();
         v3Responses();
         availability();
+        codes();
+        writeSets();
         System.out.println("{\n" + String.join(",\n", LINES) + "\n}");
     }
 
@@ -169,6 +175,21 @@ public class BookkeeperFrames {
         put("v3-range-read", codec.encode(request(OperationType.RANGE_READ_ENTRY), ALLOCATOR));
     }
 
+    /** Requests of magnetar whose fields have another order, read by Apache's classes and written again. */
+    private static void v3Again() throws Exception {
+        BookieProtoEncoding.EnDecoder codec = new BookieProtoEncoding.RequestEnDecoderV3();
+        for (String ours : new String[] {
+            "000000610a080803100218632064aa065408888e98a8c0e0808101104d1a14e793cbc379107648537183605cd361d3bb789a39222b"
+                    + "0102030405060708000000000000004d000000000000004b000000000001e240086cc36b7061796c6f61642801a00601",
+            "000000390a06080310011863a2062e08888e98a8c0e080810110ffffffffffffffffff011a14e793cbc379107648537183605cd361d3"
+                    + "bb789a39a00601",
+            "000000280a06080310011863a2061d08888e98a8c0e080810110ffffffffffffffffff01204b28e807a00602"}) {
+            ByteBuf frame = Unpooled.wrappedBuffer(ByteBufUtil.decodeHexDump(ours));
+            frame.skipBytes(4); // The size, which Netty's decoder takes off.
+            put("again/" + ours, codec.encode(codec.decode(frame), ALLOCATOR));
+        }
+    }
+
     private static Response response(OperationType operation, StatusCode status) {
         Response response = new Response();
         response.setHeader().setVersion(ProtocolVersion.VERSION_THREE).setOperation(operation).setTxnId(99);
@@ -221,6 +242,33 @@ public class BookkeeperFrames {
                 new long[] {0, 1, 2, 3}).serializeStateOfEntriesOfLedger());
         put("entries/striped", new AvailabilityOfEntriesOfLedger(
                 new long[] {0, 2, 3, 5, 6, 8, 9, 20}).serializeStateOfEntriesOfLedger());
+    }
+
+    /** The codes of answers: of v2 by the names of constants, of v3 by those of an enumeration. */
+    private static void codes() throws Exception {
+        for (Field field : BookieProtocol.class.getFields()) {
+            if (field.getType() == int.class && field.getName().startsWith("E")) {
+                put("code/" + field.getName(), Unpooled.copyInt(field.getInt(null)));
+            }
+        }
+        for (StatusCode status : StatusCode.values()) {
+            put("status/" + status.name(), Unpooled.copyInt(status.getValue()));
+        }
+    }
+
+    /** The positions of entries that are far apart, a byte each. */
+    private static void writeSets() {
+        for (int[] sizes : new int[][] {{1, 1}, {3, 2}, {3, 3}, {5, 3}, {7, 2}}) {
+            RoundRobinDistributionSchedule schedule = new RoundRobinDistributionSchedule(sizes[1], 1, sizes[0]);
+            for (long entry : new long[] {0, 1, 4, 1_000_003, 1L << 62}) {
+                DistributionSchedule.WriteSet set = schedule.getWriteSet(entry);
+                byte[] positions = new byte[set.size()];
+                for (int i = 0; i < positions.length; i++) {
+                    positions[i] = (byte) set.get(i);
+                }
+                put("write-set/" + sizes[0] + "/" + sizes[1] + "/" + entry, positions);
+            }
+        }
     }
 
     private static void put(String name, Object bytes) {

@@ -5,7 +5,8 @@
  * Run with Pulsar's jars (interop/pulsar/server-pom.xml) on the class path:
  *   javac -cp "LIB/*" -d /tmp/classes tests/golden/PulsarCursors.java
  *   java -cp "/tmp/classes:LIB/*" PulsarCursors > tests/golden/pulsar-cursors.json
- * With an argument, a PositionInfo in hexadecimal, it prints what Pulsar reads from it.
+ * The last two entries are what Pulsar reads from an entry of its own, and from that of magnetar, whose bitmaps have no
+ * words of zeros at their end.
  */
 import java.util.*;
 import org.apache.bookkeeper.mledger.Position;
@@ -84,7 +85,10 @@ public class PulsarCursors {
         return node;
     }
 
-    static void read(byte[] data) {
+    static final String OURS = "0801100222110a0870726f6475636572108080808080202a130a040801100810fdffffffffffffffff01103f"
+        + "320408011060320f080210818080808080808080011001321a080310ffffffffffffffffff0110ffffffffffffffffff011003";
+
+    static String read(byte[] data) {
         PositionInfo info = new PositionInfo();
         info.parseFrom(data);
         RangeSetWrapper<Position> set = empty();
@@ -96,15 +100,11 @@ public class PulsarCursors {
             words.put(bitmap.getKey(), values);
         }
         set.build(words);
-        System.out.println(info.getLedgerId() + ":" + info.getEntryId() + " " + set + " batches "
-            + info.getBatchedEntryDeletionIndexInfosCount() + " properties " + info.getPropertiesCount());
+        return info.getLedgerId() + ":" + info.getEntryId() + " " + set + " batches "
+            + info.getBatchedEntryDeletionIndexInfosCount() + " properties " + info.getPropertiesCount();
     }
 
     public static void main(String[] arguments) {
-        if (arguments.length > 0) {
-            read(HexFormat.of().parseHex(arguments[0]));
-            return;
-        }
         RangeSetWrapper<Position> set = acknowledged();
         binary("entry with bitmaps", entry().addAllIndividualDeletedMessageRanges(bitmaps(set)).toByteArray());
         binary("entry with runs", entry().addAllIndividualDeletedMessages(runs(set)).toByteArray());
@@ -112,6 +112,8 @@ public class PulsarCursors {
         binary("node with a ledger", node(55).toByteArray());
         binary("node with the state", node(-1).addAllIndividualDeletedMessages(runs(set))
             .addAllBatchedEntryDeletionIndexInfos(batches()).toByteArray());
+        OUT.put("read from Pulsar's", read(HexFormat.of().parseHex(OUT.get("entry with bitmaps"))));
+        OUT.put("read from " + OURS, read(HexFormat.of().parseHex(OURS)));
         StringJoiner json = new StringJoiner(",\n  ", "{\n  ", "\n}");
         OUT.forEach((name, value) -> json.add("\"" + name + "\": \"" + value + "\""));
         System.out.println(json);

@@ -5,9 +5,13 @@
  *   javac -cp "LIB/*" -d /tmp/classes tests/golden/PulsarPolicies.java
  *   java -cp "/tmp/classes:LIB/*" PulsarPolicies > tests/golden/pulsar-policies.json
  */
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.time.*;
 import java.util.*;
 import org.apache.pulsar.broker.service.schema.SchemaEntry;
 import org.apache.pulsar.broker.service.schema.SchemaLocator;
+import org.apache.pulsar.broker.service.schema.SchemaRegistryServiceImpl;
 import org.apache.pulsar.broker.service.schema.proto.SchemaInfo;
 import org.apache.pulsar.client.api.schema.SchemaDefinition;
 import org.apache.pulsar.client.impl.schema.AvroSchema;
@@ -16,6 +20,7 @@ import org.apache.pulsar.common.events.*;
 import org.apache.pulsar.common.partition.PartitionedTopicMetadata;
 import org.apache.pulsar.common.policies.data.*;
 import org.apache.pulsar.common.policies.data.impl.*;
+import org.apache.pulsar.common.schema.SchemaType;
 import org.apache.pulsar.common.util.ObjectMapperFactory;
 
 public class PulsarPolicies {
@@ -73,6 +78,28 @@ public class PulsarPolicies {
         return p;
     }
 
+    /** What the registry stores as the newest version when a schema is deleted. */
+    static byte[] deleted(String id, String user) throws Exception {
+        Field unsafe = sun.misc.Unsafe.class.getDeclaredField("theUnsafe");
+        unsafe.setAccessible(true); // A registry as usual needs a whole broker; this one has a clock and nothing else.
+        Object registry = ((sun.misc.Unsafe) unsafe.get(null)).allocateInstance(SchemaRegistryServiceImpl.class);
+        Field clock = SchemaRegistryServiceImpl.class.getDeclaredField("clock");
+        clock.setAccessible(true);
+        clock.set(registry, Clock.fixed(Instant.ofEpochMilli(1234567890123L), ZoneOffset.UTC));
+        Method method = SchemaRegistryServiceImpl.class.getDeclaredMethod("deleted", String.class, String.class);
+        method.setAccessible(true);
+        return ((SchemaInfo) method.invoke(registry, id, user)).toByteArray();
+    }
+
+    /** The number that the registry stores for a type, or null for a type that it does not store. */
+    static Integer storedType(SchemaType type) throws Exception {
+        Class<?> functions = Class.forName(SchemaRegistryServiceImpl.class.getName() + "$Functions");
+        Method method = functions.getDeclaredMethod("convertFromDomainType", SchemaType.class);
+        method.setAccessible(true);
+        SchemaInfo.SchemaType stored = (SchemaInfo.SchemaType) method.invoke(null, type);
+        return stored == null ? null : stored.getValue();
+    }
+
     public static void main(String[] a) throws Exception {
         AvroSchema<PulsarEvent> s = AvroSchema.of(SchemaDefinition.<PulsarEvent>builder().withPojo(PulsarEvent.class).build());
         text("event schema", s.getSchemaInfo().getSchema());
@@ -121,6 +148,10 @@ public class PulsarPolicies {
         e.setSchemaData(encoded);
         e.addIndex().setVersion(0).setHash(hash).setPosition().setLedgerId(-1).setEntryId(-1);
         binary("schema entry", e.toByteArray());
+        binary("deleted schema", deleted("public/default/t", "u"));
+        Map<String, Integer> types = new LinkedHashMap<>();
+        for (SchemaType type : SchemaType.values()) types.put(type.name(), storedType(type));
+        json("stored schema types", types);
         System.out.println(ObjectMapperFactory.getMapper().writer().withDefaultPrettyPrinter().writeValueAsString(OUT));
     }
 }

@@ -10,6 +10,7 @@ from magnetar.admin.stats.topics import MergedStats
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe
 from tests.unit.admin.admin_world import TOPIC, V2, admin_world
+from tests.unit.broker import golden
 
 pytestmark = pytest.mark.virtual_time
 
@@ -130,6 +131,16 @@ async def test_bookies_and_their_racks_are_known() -> None:
         assert list((await world.get(f"{V2}/bookies/racks-info")).json) == ["default"]
         await world.done("DELETE", rack)
         assert (await world.get(f"{V2}/bookies/racks-info")).json == {}
+
+
+async def test_racks_are_stored_in_the_bytes_of_pulsar() -> None:
+    async with admin_world() as world:
+        one = {"rack": "/region-a/rack-1", "hostname": "one"}
+        await world.done("POST", f"{V2}/bookies/racks-info/10.0.0.1:3181?group=default", one)
+        await world.done("POST", f"{V2}/bookies/racks-info/b-2?group=fast", {"rack": "rack-2"})
+        node = await world.context.broker.service.resources.store.get("/bookies")
+        assert node is not None
+        assert node.value == golden.node("/bookies")
 
 
 async def test_broker_statistics_have_all_topics_by_namespace_bundle_and_domain() -> None:

@@ -20,6 +20,7 @@ from magnetar.quorum.sizes import (
 )
 from tests.rows import every_row
 from tests.unit.quorum.worlds import ALL_SIZES, holders
+from tests.unit.wire.bookkeeper.samples import golden
 
 
 @every_row("sizes", ALL_SIZES, ids=str)
@@ -30,6 +31,15 @@ def test_entries_are_dealt_round_the_ensemble_one_position_further_each(sizes: Q
         assert frozenset(positions) == holders(sizes, entry_id)
         for position in range(sizes.ensemble):
             assert is_held(sizes.ensemble, sizes.write, position, entry_id) == (position in positions)
+
+
+def test_write_sets_are_those_of_apache() -> None:
+    """Its class made them: tests/golden/BookkeeperFrames.java."""
+    made = {name: positions for name, positions in golden().items() if name.startswith("write-set/")}
+    assert made
+    for name, positions in made.items():
+        ensemble_size, write_quorum, entry_id = map(int, name.split("/")[1:])
+        assert write_set(ensemble_size, write_quorum, entry_id) == tuple(positions)
 
 
 @every_row("sizes", ALL_SIZES, ids=str)

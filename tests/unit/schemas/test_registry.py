@@ -23,6 +23,7 @@ from magnetar.schemas.proto.schema_storage_pb2 import SchemaEntry, SchemaInfo, S
 from magnetar.schemas.registry import SchemaRegistry
 from magnetar.schemas.storage import BookieSchemaLedgers, SchemaStorage
 from magnetar.testing.cluster import BookieCluster
+from magnetar.wire.bookkeeper.digests import DigestType
 from tests.unit.broker import golden
 from tests.unit.schemas.schema_world import SchemaWorld, registry_on, schema_world
 from tests.unit.schemas.test_compatibility import STRING, record
@@ -78,6 +79,22 @@ async def test_first_version_is_stored_as_apache_stores_it() -> None:
         found = await locator(world)
         assert found.info == found.index[0]
         assert found.info.hash == schema.hash
+
+
+async def test_deletion_is_stored_as_apache_stores_it() -> None:
+    async with schema_world() as world:
+        await world.registry.add(NAME, record("a"), FULL)
+        assert await world.registry.delete(NAME, user="u") == 1
+        found = await locator(world)
+        stored = SchemaEntry.FromString(world.ledgers.entries[found.info.position.ledgerId])
+        info = SchemaInfo.FromString(stored.schema_data)
+        assert info.timestamp > 0
+        info.timestamp = 1234567890123
+        assert info.SerializeToString() == golden.binary("deleted schema")
+
+
+def test_types_are_stored_with_the_numbers_of_apache() -> None:
+    assert {kind.name: kind.to_stored() for kind in SchemaType} == golden.document("stored schema types")
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -286,11 +303,8 @@ async def test_schemas_are_on_bookies_and_survive_the_broker() -> None:
         ledger = SchemaLocator.FromString(node.value).info.position.ledgerId
         metadata = await client.metadata(ledger)
         assert metadata.is_closed
-        assert dict(metadata.custom_metadata) == {
-            "application": b"pulsar",
-            "component": b"schema",
-            "pulsar/schemaId": NAME.encode(),
-        }
+        assert dict(metadata.custom_metadata) == golden.custom_metadata("schema")
+        assert (metadata.digest_type, metadata.password) == (DigestType.CRC32C, b"")
         await client.delete(ledger)
         with pytest.raises(SchemaUnavailableError, match=str(ledger)):
             await registry().latest(NAME)

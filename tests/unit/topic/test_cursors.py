@@ -14,6 +14,7 @@ from magnetar.topic.cursor.ledger_storage import LedgerCursorStorage
 from magnetar.topic.log.managed_ledger import managed_ledger_path
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.topic.proto.managed_ledger_pb2 import ManagedCursorInfo
+from tests.unit.broker import golden
 from tests.unit.topic.cursor_world import TOPIC, CursorWorld, Fate, Steps, acked_positions, run_of
 
 
@@ -166,12 +167,7 @@ async def test_a_cursor_ledger_says_whose_it_is() -> None:
     cursor.acknowledge(run_of(1, [0]))
     await cursor.flush()
     (ledger,) = world.ledgers.all.values()
-    assert ledger.custom == {
-        "application": b"pulsar",
-        "component": b"managed-ledger",
-        "pulsar/managed-ledger": TOPIC.encode(),
-        "pulsar/cursor": b"a+b",
-    }
+    assert ledger.custom == golden.custom_metadata("topic") | golden.custom_metadata("cursor")
 
 
 # --- ledgers in trouble -----------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ import pytest
 
 from magnetar.errors import EntryTooLargeError, LogBusyError, TopicFencedError, TopicNotFoundError
 from magnetar.topic.position import Position
+from magnetar.wire.bookkeeper.digests import DigestType
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
+from tests.unit.broker import golden
 from tests.unit.topic.log_world import TOPIC, log_world, message, read_all, text_of
 
 pytestmark = pytest.mark.virtual_time
@@ -94,11 +96,8 @@ async def test_ledgers_are_described_as_pulsar_describes_them() -> None:
     async with log_world() as world:
         log, _ = await world.open()
         metadata = await world.client.metadata(log.chain.spans[-1].ledger_id)
-        assert metadata.custom_metadata == {
-            "application": b"pulsar",
-            "component": b"managed-ledger",
-            "pulsar/managed-ledger": TOPIC.encode(),
-        }
+        assert metadata.custom_metadata == golden.custom_metadata("topic")
+        assert (metadata.digest_type, metadata.password) == (DigestType.CRC32C, b"")
 
 
 async def test_more_than_a_writer_takes_waits_and_is_written_in_order() -> None:

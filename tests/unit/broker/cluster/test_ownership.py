@@ -15,6 +15,7 @@ from magnetar.errors import MalformedMetadataError, ServiceNotReadyError
 from magnetar.metadata.store import CreateMode, Operation, OperationResult
 from magnetar.names import TopicName
 from magnetar.testing.waiting import until
+from tests.unit.broker import golden
 from tests.unit.broker.cluster.ownership_world import TOPIC, address_of, id_of, ownership_world
 
 pytestmark = pytest.mark.virtual_time
@@ -63,6 +64,13 @@ async def test_the_node_of_an_owner_is_ephemeral_and_names_the_broker_as_pulsar_
             "disabled": False,
             "advertisedListeners": {},
         }
+
+
+def test_the_node_of_an_owner_has_the_fields_of_apaches() -> None:
+    apaches = golden.cluster()["ownership"].encode()
+    node = OwnerNode.parse("/p", apaches)
+    assert node.address.url_for(PULSAR, "internal") == "pulsar://b1.internal:6650"
+    assert json.loads(node.encode()) == {"brokerId": "b1:8080", **json.loads(apaches)}  # Written here without an id.
 
 
 def test_the_node_of_an_owner_keeps_listeners_and_is_read_without_a_broker_id() -> None:
