@@ -122,6 +122,22 @@ TABLE = (
         "by its code, which no program here runs, Pulsar moves to the next message first, and expires that, too",
     ),
     Intended(
+        "`expireMessages` by position expires everything up to it",
+        "with an acknowledged message after that position, Pulsar expired only the first of five messages",
+    ),
+    Intended(
+        "a message that was given back and then expired is not delivered",
+        "Pulsar delivers it once more to another consumer",
+    ),
+    Intended(
+        "`totalMsgExpired` counts messages",
+        "Pulsar counted one more where a ledger had ended, as after an unload",
+    ),
+    Intended(
+        "the last message id of a topic that was unloaded and then terminated is that of its last message",
+        "Pulsar answers that there is none",
+    ),
+    Intended(
         "`examinemessage` counts back to the first message at most; other calls also answer where Pulsar fails",
         "Pulsar answers 500, an error of its own, such as for the second last of one message",
         _fails,
