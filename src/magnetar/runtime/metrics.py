@@ -1,4 +1,4 @@
-"""Metrics: a registry that a component is given, never a global; and `Health`, what the page `/health` reports.
+"""Metrics: a registry that a component is given, never a global; what the page `/health` reports; what a process uses.
 
 Format:    `magnetar_<subsystem>_<what>`, in base units (`_seconds`, `_bytes`); a counter, and nothing else, ends in
            `_total`.
@@ -6,16 +6,21 @@ Invariant: components of one process share one registry. A second request for a 
            definition is equal; a different one under the same name is a bug, and an assertion.
 Limits:    a metric object costs a lock and a good part of a microsecond per call, so nothing is called per entry. A
            component counts in plain ints and publishes them by callback (`counter_callback`, `gauge_callback`: read
-           at each scrape), or adds what it has gathered to histograms per batch.
+           at each scrape), or adds what it has gathered to histograms per batch. Memory of the process is known on
+           Linux only; elsewhere it is 0.
 Threads:   callbacks run in `render`, which is called on the event loop, so they see the component's state at rest.
 Read next: docs/observability.md; bookie/observation.py and admin/server.py, which serve the pages
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -157,3 +162,42 @@ class _WithoutCreationTimes(Collector):
             created = f"{metric.name}_created"
             metric.samples = [sample for sample in metric.samples if sample.name != created]
             yield metric
+
+
+# --- what the process uses --------------------------------------------------------------------------------------------
+
+_STATM: Final = Path("/proc/self/statm")
+_MEGABYTE: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    thread_percent: float
+    """Processor time of the thread since the call before; 100 is one core."""
+    memory_mb: float
+    """Memory that the process has in RAM."""
+    machine_mb: float
+    """Memory of the machine."""
+
+
+class ProcessUsage:
+    """Used by one thread, which is the one that is measured."""
+
+    def __init__(self) -> None:
+        self._cpu_s = time.thread_time()
+        self._at_s = time.monotonic()
+
+    def measure(self) -> Measured:
+        cpu_s, at_s = time.thread_time(), time.monotonic()
+        elapsed_s = at_s - self._at_s
+        percent = 100 * (cpu_s - self._cpu_s) / elapsed_s if elapsed_s > 0 else 0.0
+        self._cpu_s, self._at_s = cpu_s, at_s
+        resident, machine = _memory()
+        return Measured(percent, resident / _MEGABYTE, machine / _MEGABYTE)
+
+
+def _memory() -> tuple[int, int]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        page = os.sysconf("SC_PAGE_SIZE")
+        return int(_STATM.read_text().split()[1]) * page, os.sysconf("SC_PHYS_PAGES") * page
+    return 0, 0

@@ -9,7 +9,7 @@ from magnetar.broker.cluster.load_manager import LoadManager
 from magnetar.broker.cluster.ownership import BundleOwnership
 from magnetar.broker.cluster.traffic import usage_of
 from magnetar.broker.ownership import OwnershipContext
-from magnetar.runtime.process_usage import ProcessUsage
+from magnetar.runtime.metrics import ProcessUsage
 
 
 def cluster_ownership(context: OwnershipContext) -> BundleOwnership:

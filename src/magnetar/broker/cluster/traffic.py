@@ -17,7 +17,7 @@ from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.broker.topics.registry import Topics
 from magnetar.broker.topics.topic import Topic
 from magnetar.names import NamespaceName, TopicName
-from magnetar.runtime.process_usage import ProcessUsage
+from magnetar.runtime.metrics import ProcessUsage
 from magnetar.runtime.slices import Slices
 
 _Counts: TypeAlias = dict[object, tuple[int, int]]

@@ -8,7 +8,7 @@ from magnetar.broker.cluster.load_report import BundleStats
 from magnetar.broker.cluster.traffic import TopicTraffic, usage_of
 from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.names import NamespaceName
-from magnetar.runtime.process_usage import ProcessUsage
+from magnetar.runtime.metrics import ProcessUsage
 from tests.unit.broker.pulsar.broker_world import broker_world
 
 NAMESPACE = NamespaceName.parse("public/default")
