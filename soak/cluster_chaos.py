@@ -17,6 +17,7 @@ import random
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,7 @@ BRIEFLY_S = (0.1, 1.0)
 BEYOND_THE_SESSION_S = (SESSION_S * 1.5, SESSION_S * 2.5)
 SETTLE_S = (0.5, 3.0)
 RECOVERY_TIMEOUT_S = 90.0
+PASSING = (409, 503)
 BOOKIE_SETTINGS = (f"metadata.session_timeout_ms={SESSION_S * 1000:.0f}",)
 BROKER_SETTINGS = (
     *BOOKIE_SETTINGS,
@@ -98,10 +100,20 @@ class Chaos:
         server.resume()
 
     def _unload(self) -> None:
+        """Asks again while bundles change their owners for another reason."""
         broker = self._broker()
         request = urllib.request.Request(f"{broker.admin_url}/admin/v2/namespaces/{NAMESPACE}/unload", method="PUT")
-        with urllib.request.urlopen(request, timeout=RECOVERY_TIMEOUT_S):
-            pass
+
+        def is_done() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=RECOVERY_TIMEOUT_S):
+                    return True
+            except urllib.error.HTTPError as error:
+                if error.code not in PASSING:
+                    raise
+                return False
+
+        wait_for(is_done, what="the unload of the namespace", timeout=RECOVERY_TIMEOUT_S, every=0.2)
 
     def _wait_progress(self, after: str) -> None:
         """On every topic. A broker that has stopped, because its session had expired, is started again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from workloads.pulsar_load import NumberedLoad, connect, read_back
 
 SETTINGS = ("metadata.session_timeout_ms=2_000", "broker.deduplication=true")
 SIZE = 100
+SERVICE_UNAVAILABLE = 503
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +48,20 @@ def ask(broker: BrokerProcess, path: str, method: str = "GET") -> Any:
 
 
 def owner_of(cluster: ProcessCluster, topic: str, asked: BrokerProcess | None = None) -> BrokerProcess:
+    """As a client finds it: while a topic changes its owner, the broker answers that it is to be asked again."""
     asked = asked or next(broker for broker in cluster.brokers if broker.is_running)
-    found = ask(asked, f"/lookup/v2/topic/persistent/public/default/{topic}")
-    return next(broker for broker in cluster.brokers if broker.url == found["brokerUrl"])
+    found: list[dict[str, Any]] = []
+
+    def is_known() -> bool:
+        try:
+            found.append(ask(asked, f"/lookup/v2/topic/persistent/public/default/{topic}"))
+        except urllib.error.HTTPError as error:
+            if error.code != SERVICE_UNAVAILABLE:
+                raise
+        return bool(found)
+
+    wait_for(is_known, what=f"the owner of {topic}", timeout=60, every=0.1)
+    return next(broker for broker in cluster.brokers if broker.url == found[0]["brokerUrl"])
 
 
 def test_every_broker_names_the_same_owner_of_each_topic_and_all_of_them_own_some(
