@@ -152,6 +152,8 @@ def run(seconds: float, seed: int, directory: Path) -> dict[str, Any]:
         for topic in topics:
             client.subscribe(topic, "keeps-all").close()  # Nothing is trimmed before it was read.
         loads = [NumberedLoad(client, topic, rate=RATE, size=SIZE) for topic in topics]
+        for load in loads:
+            load.wait_acknowledged(1)  # Before that, the client would begin its sequence ids anew (docs/interop.md).
         chaos = Chaos(cluster, loads, seed)
         stopped_by = _stopped_by(lambda: chaos.run(seconds))
         cluster.make_whole()
