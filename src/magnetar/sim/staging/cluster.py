@@ -44,7 +44,13 @@ _HOPS_MAX: Final = 4
 
 @asynccontextmanager
 async def answering(broker: Broker) -> AsyncIterator[None]:
+    serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving[task] = writer
+        task.add_done_callback(serving.pop)
         with suppress(OSError, asyncio.IncompleteReadError):
             line = (await reader.readuntil()).decode().split()
             writer.write((await _answer(broker, line) + "\n").encode())
@@ -56,6 +62,11 @@ async def answering(broker: Broker) -> AsyncIterator[None]:
         yield
     finally:
         server.close()
+        await asyncio.sleep(0)  # The last connection's task begins.
+        for writer in serving.values():
+            writer.transport.abort()  # A client may have connected, and not asked yet.
+        if serving:
+            await asyncio.wait(list(serving))
 
 
 async def _answer(broker: Broker, line: Sequence[str]) -> str:
