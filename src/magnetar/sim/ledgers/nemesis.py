@@ -30,7 +30,7 @@ from magnetar.sim.ledgers.options import PORT
 from magnetar.sim.ledgers.watch import Watch
 from magnetar.sim.network import LinkDelay
 from magnetar.sim.seeds import seeded
-from magnetar.storage.journal.format import GROUP_HEADER_BYTES
+from magnetar.storage.journal.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, decode_group_header, is_intact
 
 # --- faults that are aimed at a take-over -----------------------------------------------------------------------------
 
@@ -238,7 +238,8 @@ class Nemesis:
                     device.faults.rates.update({fault: rate * scale for fault, rate in _REFUSALS.items()})
                     if device in node.watch.image.directories:
                         device.faults.rates[Fault.READ_ERROR] = _LOG_READ_ERROR * scale
-                if "rot" in faults and node.name in self.victims:
+                is_noticed = device in node.watch.image.directories or not self._one_denial_counts
+                if "rot" in faults and node.name in self.victims and is_noticed:
                     device.faults.rates.update({fault: rate * scale for fault, rate in _LIES.items()})
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -392,8 +393,17 @@ class Nemesis:
         ]
         if images:
             image = random.choice(images)
-            device.flip_bit(image.path, random.randrange(len(image.durable)), random.randrange(8))
+            end = len(image.durable)
+            if image.path.startswith("journal") and self._one_denial_counts:
+                end = _before_last_group(image.durable)
+            device.flip_bit(image.path, random.randrange(end), random.randrange(8))
             node.watch.image.forget()
+
+    @property
+    def _one_denial_counts(self) -> bool:
+        """Whether the victims are enough to deny an entry that they have lost without a trace, such as the last group
+        of a journal (docs/journal.md)."""
+        return self.options.victims > self.options.write - self.options.ack
 
     async def _ruin(self, random: Random) -> None:
         """Beyond the promise: the entry logs of any bookie, so that all copies of an entry may be damaged."""
@@ -524,3 +534,12 @@ def is_being_closed(node: BookieNode) -> bool:
         for image in device.tree.files()
         for change in image.pending
     )
+
+
+def _before_last_group(journal: bytearray) -> int:
+    """Returns the end of what can be damaged in a file of a journal so that a start notices it: another group comes
+    after it."""
+    at, last = FILE_HEADER_BYTES, FILE_HEADER_BYTES
+    while (header := decode_group_header(journal[at:])) and is_intact(header, journal[at : at + header.size]):
+        at, last = at + header.size, at
+    return last
