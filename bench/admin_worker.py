@@ -17,6 +17,7 @@ import uvloop
 
 from magnetar.names import TopicName
 from magnetar.runtime.collector import expect_long_life
+from magnetar.testing.broker_node import HOST
 from magnetar.testing.cluster import PulsarCluster
 from magnetar.topic.position import EARLIEST
 
@@ -59,7 +60,8 @@ async def serve(topics: int) -> None:
             names = [f"bench-{number}" for number in range(first, min(first + _AT_A_TIME, topics))]
             await asyncio.gather(*(_make(service, TopicName.parse(name)) for name in names))
         watch = Watch()
-        _say({"pulsar": cluster.pulsar_url, "admin": cluster.admin_url})
+        port, http_port = cluster.front_end.port, cluster.brokers[0].http_port  # Not through the doors for faults.
+        _say({"pulsar": f"pulsar://{HOST}:{port}", "admin": f"http://{HOST}:{http_port}"})
         lines = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
         while await lines.readline():

@@ -81,7 +81,7 @@ async def _serve(directory: Path, report: Report) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     async with PulsarCluster(directory=directory / "cluster", settings=SETTINGS) as cluster:
         bookie = cluster.bookies.nodes[0].running
-        admin_port = int(cluster.admin_url.rpartition(":")[2])
+        admin_port = cluster.brokers[0].http_port
         load = await BookieLoad.connect(HOST, bookie.port, 1_000_000, entry_bytes=1_000)
         report({"bookie": bookie.port, "broker": cluster.front_end.port, "admin": admin_port})
         while True:

@@ -21,6 +21,7 @@ import uvloop
 
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.errors import MagnetarError
+from magnetar.names import TopicName
 from magnetar.testing.cluster import PulsarCluster
 
 T = TypeVar("T")
@@ -35,10 +36,16 @@ class MagnetarCluster:
     """`with` starts and ends it."""
 
     def __init__(
-        self, bookies: int = 1, *, directory: Path | None = None, settings: Iterable[str] = (), label: str = "t"
+        self,
+        bookies: int = 1,
+        *,
+        brokers: int = 1,
+        directory: Path | None = None,
+        settings: Iterable[str] = (),
+        label: str = "t",
     ) -> None:
         """`label` begins the names of the tests' namespaces."""
-        self.cluster = PulsarCluster(bookies, directory=directory, settings=settings)
+        self.cluster = PulsarCluster(bookies, brokers=brokers, directory=directory, settings=settings)
         self._label = label
         self._numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -74,32 +81,59 @@ class MagnetarCluster:
         """Runs it on the cluster's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
-    # --- bookies ------------------------------------------------------------------------------------------------------
+    async def _on_loop(self, work: Callable[[], object]) -> None:
+        work()
+
+    # --- members ------------------------------------------------------------------------------------------------------
 
     @property
     def bookies(self) -> list[str]:
         """Their ids."""
         return [str(bookie_id) for bookie_id in self.cluster.bookies.bookie_ids]
 
-    def kill(self, bookie: int | str) -> None:
-        """By number or id: its connections break without an answer, and nothing is flushed."""
-        self.call(self.cluster.bookies.kill(bookie))
+    @property
+    def brokers(self) -> list[str]:
+        """Their ids: `host:port` of their HTTP side."""
+        return [node.broker_id for node in self.cluster.brokers]
 
-    def restart(self, bookie: int | str) -> None:
-        """On what it had on disk."""
-        self.call(self.cluster.bookies.restart(bookie))
+    def owner_of(self, topic: str) -> str:
+        """The id of the broker that serves the topic, which gets one by this."""
+        return self.call(self.cluster.owner_of(TopicName.parse(topic))).broker_id
+
+    def kill(self, member: int | str) -> None:
+        """By a bookie's number or a member's id: its connections break without an answer, and nothing is stored."""
+        self.call(self.cluster.kill(member))
+
+    def restart(self, member: int | str) -> None:
+        """A bookie continues on what it had on disk."""
+        self.call(self.cluster.restart(member))
+
+    def expire_session(self, member: int | str) -> None:
+        self.call(self.cluster.expire_session(member))
+
+    def pause(self, broker: str) -> None:
+        self.call(self._on_loop(lambda: self.cluster.pause(broker)))
+
+    def resume(self, broker: str) -> None:
+        self.call(self._on_loop(lambda: self.cluster.resume(broker)))
+
+    def partition(self, one: int | str, other: int | str) -> None:
+        """Lets nothing pass between a broker and a bookie, or a member and "metadata"."""
+        self.call(self._on_loop(lambda: self.cluster.partition(one, other)))
+
+    def heal(self) -> None:
+        """Ends all partitions."""
+        self.call(self._on_loop(self.cluster.heal))
 
     def make_whole(self) -> None:
-        """Starts the bookies that were killed."""
-        for number, node in enumerate(self.cluster.bookies.nodes):
-            if not node.is_running:
-                self.restart(number)
+        """Ends partitions and pauses, and starts the members that were killed."""
+        self.call(self.cluster.make_whole())
 
     # --- tests --------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def for_test(self) -> Iterator[MagnetarTest]:
-        """With a new namespace; in the end its unused topics are deleted, and killed bookies started again."""
+        """With a new namespace; in the end the cluster is made whole, and unused topics are deleted."""
         namespace = f"public/{self._label}-{next(self._numbers)}"
         self.call(self.cluster.create_namespace(namespace))
         try:
@@ -127,12 +161,41 @@ class MagnetarTest:
     def bookies(self) -> list[str]:
         return self.cluster.bookies
 
-    def kill(self, bookie: int | str) -> None:
-        """By number or id; it is started again when the test ends, or by `restart`."""
-        self.cluster.kill(bookie)
+    @property
+    def brokers(self) -> list[str]:
+        return self.cluster.brokers
 
-    def restart(self, bookie: int | str) -> None:
-        self.cluster.restart(bookie)
+    def owner_of(self, topic: str = "topic") -> str:
+        """The id of the broker that serves this test's topic, which gets one by this."""
+        return self.cluster.owner_of(self._full(topic))
+
+    # The faults end when the test ends, at the latest.
+
+    def kill(self, member: int | str) -> None:
+        """By a bookie's number, or the id of a bookie or broker."""
+        self.cluster.kill(member)
+
+    def restart(self, member: int | str) -> None:
+        self.cluster.restart(member)
+
+    def expire_session(self, member: int | str) -> None:
+        """Ends the member's session with the metadata store, which drops what was registered by it."""
+        self.cluster.expire_session(member)
+
+    def pause(self, broker: str) -> None:
+        """Exchanges nothing with the broker until `resume`; its connections stay open."""
+        self.cluster.pause(broker)
+
+    def resume(self, broker: str) -> None:
+        self.cluster.resume(broker)
+
+    def partition(self, one: int | str, other: int | str) -> None:
+        """Lets nothing pass between a broker and a bookie, or between a member and "metadata"."""
+        self.cluster.partition(one, other)
+
+    def heal(self) -> None:
+        """Ends all partitions."""
+        self.cluster.heal()
 
     # --- waits --------------------------------------------------------------------------------------------------------
 
@@ -160,8 +223,11 @@ class MagnetarTest:
 
         until(lambda: connected() == count, lambda: f"{count} consumers (there are {connected()})", seconds)
 
+    def _full(self, topic: str) -> str:
+        return topic if "://" in topic else self.topic(topic)
+
     def _subscriptions(self, topic: str | None, subscription: str | None) -> list[Subscription]:
-        full = topic if topic is None or "://" in topic else self.topic(topic)
+        full = None if topic is None else self._full(topic)
         found = self.cluster.call(self.cluster.cluster.subscriptions_of(self.namespace))
         return [
             each

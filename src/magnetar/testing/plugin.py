@@ -3,7 +3,8 @@
 It costs nothing until a test asks for a fixture; then half a second, once. With xdist every worker is a process and
 gets a cluster of its own, on ports of its own.
 
-Format:    `magnetar_bookies = 3` and `magnetar_settings = SECTION.KEY=VALUE …`, one a line, in pytest's configuration.
+Format:    `magnetar_bookies = 3`, `magnetar_brokers = 1` and `magnetar_settings = SECTION.KEY=VALUE …`, one a line, in
+           pytest's configuration.
 Read next: docs/testing.md
 """
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from magnetar.testing.cluster_thread import MagnetarCluster, MagnetarTest
 
 DEFAULT_BOOKIES = "3"
+DEFAULT_BROKERS = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("magnetar_bookies", "bookies of the tests' cluster", default=DEFAULT_BOOKIES)
+    parser.addini("magnetar_brokers", "brokers of the tests' cluster", default=DEFAULT_BROKERS)
     parser.addini("magnetar_settings", "SECTION.KEY=VALUE of magnetar, one a line", type="linelist", default=[])
 
 
@@ -33,13 +36,10 @@ def magnetar_cluster(
     """The cluster of this session, for fixtures of your own that outlive a test."""
     from magnetar.testing.cluster_thread import MagnetarCluster  # Only who asks for a cluster pays for the import.
 
-    text = pytestconfig.getini("magnetar_bookies")
-    bookies = int(text) if text.isascii() and text.isdigit() else 0
-    if bookies < 1:
-        raise pytest.UsageError(f"magnetar_bookies is {text!r}: write a number of bookies, at least 1")
     worker = os.environ.get("PYTEST_XDIST_WORKER", "t")
     with MagnetarCluster(
-        bookies,
+        _count(pytestconfig, "bookies"),
+        brokers=_count(pytestconfig, "brokers"),
         directory=tmp_path_factory.mktemp("magnetar"),
         settings=pytestconfig.getini("magnetar_settings"),
         label=worker,
@@ -47,9 +47,17 @@ def magnetar_cluster(
         yield cluster
 
 
+def _count(config: pytest.Config, members: str) -> int:
+    text = config.getini(f"magnetar_{members}")
+    count = int(text) if text.isascii() and text.isdigit() else 0
+    if count < 1:
+        raise pytest.UsageError(f"magnetar_{members} is {text!r}: write a number of {members}, at least 1")
+    return count
+
+
 @pytest.fixture
 def magnetar(magnetar_cluster: MagnetarCluster) -> Iterator[MagnetarTest]:
-    """The cluster as this test sees it: URLs, a namespace, `kill`, `restart`, and waits."""
+    """The cluster as this test sees it: URLs, a namespace, faults of members, and waits."""
     with magnetar_cluster.for_test() as test:
         yield test
 

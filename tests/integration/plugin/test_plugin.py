@@ -92,6 +92,53 @@ def test_settings_and_the_number_of_bookies_come_from_the_configuration_of_pytes
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
+USERS_TESTS_OF_BROKERS = """
+import pulsar
+import pytest
+
+
+@pytest.fixture(scope="session")
+def client(pulsar_url):
+    client = pulsar.Client(pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("fault", ["kill", "expire_session", "pause"])
+def test_nothing_acknowledged_is_lost_when_the_owner_of_a_topic_fails(client, magnetar, fault):
+    producer = client.create_producer(magnetar.topic("t"))
+    producer.send(b"before")
+    getattr(magnetar, fault)(magnetar.owner_of("t"))
+    if fault == "pause":
+        magnetar.resume(magnetar.brokers[0])
+        magnetar.resume(magnetar.brokers[1])
+    producer.send(b"after")
+    reader = client.create_reader(magnetar.topic("t"), pulsar.MessageId.earliest)
+    assert [reader.read_next(20_000).data() for _ in range(2)] == [b"before", b"after"]
+
+
+def test_every_test_has_all_brokers(magnetar, magnetar_cluster):
+    assert len(magnetar.brokers) == 2
+    assert all(node.is_reached for node in magnetar_cluster.cluster.brokers)
+    magnetar.partition(magnetar.owner_of(), magnetar.bookies[0])
+    magnetar.heal()
+"""
+
+
+def test_a_users_tests_kill_and_pause_brokers(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmagnetar_brokers = 2\n")
+    (tmp_path / "test_users.py").write_text(USERS_TESTS_OF_BROKERS)
+    done = run_pytest(tmp_path)
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_wrong_number_of_brokers_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmagnetar_brokers = none\n")
+    (tmp_path / "test_users.py").write_text("def test_it(magnetar):\n    assert False\n")
+    done = run_pytest(tmp_path)
+    assert "magnetar_brokers is 'none': write a number of brokers, at least 1" in done.stdout, done.stdout + done.stderr
+
+
 def test_workers_of_xdist_have_clusters_and_namespaces_of_their_own(tmp_path: Path) -> None:
     """xdist gives each worker's process a name; two processes with names are what it comes to."""
     (tmp_path / "test_users.py").write_text(
