@@ -16,6 +16,7 @@ from magnetar.admin.stats.broker import write_pulsar_metrics
 from magnetar.admin.topics import (
     explain,
     messages,
+    ownership,
     partitions,
     positions,
     schemas,
@@ -137,6 +138,7 @@ _FAMILIES = (
     subscriptions,
     messages,
     explain,
+    ownership,
     positions,
     segments,
     relay,

@@ -11,6 +11,7 @@ Invariant: Two owners never both acknowledge. The topic's log guarantees that (f
 from __future__ import annotations
 
 import asyncio
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,33 @@ class Owner:
     """Whether a candidate was chosen to become the owner. Otherwise it is asked to choose one."""
 
 
+class Acquired(enum.StrEnum):
+    """How a broker became the owner of a bundle."""
+
+    ALONE = "alone"
+    """It is the only broker of its cluster."""
+    CHOSEN = "chosen"
+    """Another broker had chosen it."""
+    CHOSEN_HERE = "chosen-here"
+    """It had to choose a broker, and chose itself."""
+    SPLIT = "split"
+    """It owned the larger bundle that was split."""
+    FOUND = "found"
+    """The node was its own already: an earlier change was not finished, or not answered."""
+    AGAIN = "again"
+    """Its node was missing, because its session had expired or another client had deleted the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """The owner of a bundle, as the metadata has it."""
+
+    address: BrokerAddress
+    since_ms: int | None
+    """When the record was made; None if the owner needs no record."""
+    is_being_unloaded: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class OwnershipContext:
     """What a broker gives to the ownership that is made for it."""
@@ -132,6 +160,14 @@ class Ownership(ABC):
         """Returns the broker that serves a bundle; None without one. ServiceNotReadyError while it changes."""
 
     @abstractmethod
+    async def record_of(self, bundle: NamespaceBundle) -> OwnerRecord | None:
+        """Returns what is recorded of a bundle's owner; None without one."""
+
+    @abstractmethod
+    def acquired(self, bundle: NamespaceBundle) -> Acquired | None:
+        """Returns how this broker got a bundle; None if it does not own it."""
+
+    @abstractmethod
     async def unload(self, bundle: NamespaceBundle, destination: str | None = None) -> None:
         """Closes the topics of a bundle that is served here, and lets another broker own it: the one with this id, if
         one is given."""
@@ -180,6 +216,14 @@ class SoleOwnership(Ownership):
     async def find_owner(self, bundle: NamespaceBundle) -> Owner | None:
         del bundle
         return self._owner
+
+    async def record_of(self, bundle: NamespaceBundle) -> OwnerRecord | None:
+        del bundle
+        return OwnerRecord(self._owner.address, None)
+
+    def acquired(self, bundle: NamespaceBundle) -> Acquired | None:
+        del bundle
+        return Acquired.ALONE
 
     async def unload(self, bundle: NamespaceBundle, destination: str | None = None) -> None:
         """Closes the topics; they are loaded again when they are used."""

@@ -27,7 +27,7 @@ COMMANDS = {
     "produce": ("magnetar.cli.messages.produce:app", "Publish messages from arguments or standard input."),
     "consume": ("magnetar.cli.messages.receive:consume_app", "Print messages of a subscription, and acknowledge them."),
     "read": ("magnetar.cli.messages.receive:read_app", "Print the messages of a topic."),
-    "explain": ("magnetar.cli.admin.explain:app", "Explain why messages are not delivered, or are still stored."),
+    "explain": ("magnetar.cli.admin.explain:app", "Explain why messages are not delivered, or who owns a topic."),
     "topics": ("magnetar.cli.admin.topics:app", "List, create, inspect and delete topics."),
     "subscriptions": ("magnetar.cli.admin.subscriptions:app", "List, create, move and delete subscriptions."),
     "namespaces": ("magnetar.cli.admin.namespaces:app", "List, create and delete namespaces, and set their policies."),

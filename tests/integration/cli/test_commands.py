@@ -146,6 +146,7 @@ def test_topics_and_subscriptions_are_made_moved_explained_and_deleted(magnetar:
     assert json.loads(magnetar("explain", "s", "--topic", topic, "--json"))[0]["holdings"][0]["hold"] == "caught-up"
     magnetar("subscriptions", "delete", topic, "s", "--yes")
     assert "no subscription 's'" in magnetar.error("explain", "s", "--namespace", namespace)
+
     assert "give --yes" in magnetar.error("topics", "delete", topic)
     magnetar("topics", "delete", topic, "--yes")
     assert magnetar("topics", "list", namespace) == ""
@@ -283,3 +284,16 @@ def test_a_reader_of_the_output_that_leaves_has_what_it_wanted(magnetar: Shell) 
     )  # fmt: skip
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
     assert magnetar("read", topic, "--from", "-1") == "50000\n"
+
+
+def test_the_owner_of_a_topic_is_explained_without_a_subscription(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    magnetar("topics", "create", topic, "--partitions", "2")
+    explained = magnetar("explain", "--topic", topic)
+    assert f"{topic}-partition-1, bundle {magnetar.test.namespace}/0x" in explained
+    owner = f"  owner: {magnetar.test.brokers[0]}\n  how it became the owner: it is the only broker of its cluster\n"
+    assert explained.count(owner) == 2
+    found = json.loads(magnetar("explain", "--topic", topic, "--json"))
+    assert [each["acquired"]["how"] for each in found] == ["alone", "alone"]
+    assert "give a SUBSCRIPTION, or a topic with --topic" in magnetar.error("explain")
+    assert "--message needs a SUBSCRIPTION" in magnetar.error("explain", "--topic", topic, "--message", "1:2")

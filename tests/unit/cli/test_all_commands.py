@@ -138,6 +138,7 @@ def arguments_of(name: str) -> list[str]:
         "namespaces set-ttl": ["--seconds", "1"],
         "namespaces set-deduplication": ["--on"],
         "namespaces set-backlog-quota": ["--megabytes", "1"],
+        "explain": ["s"],
         "isolation set": ["--namespace", "a/b", "--primary", "h"],
     }.get(name, [])
     yes = ["--yes"] if "--yes" in options_of(name) else []

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from magnetar.broker.cluster.bundle_data import BundleData
 from magnetar.broker.cluster.commands import BrokerCommands
+from magnetar.broker.cluster.decisions import Decision, Decisions, Why
 from magnetar.broker.cluster.leader import LeaderBroker, Leadership
 from magnetar.broker.cluster.load_report import OWN_VERSION, BrokerReport, BundleStats, Usage
 from magnetar.broker.cluster.members import Members
@@ -57,6 +58,7 @@ from magnetar.errors import (
 from magnetar.names import NamespaceName
 from magnetar.runtime.runtime import Entropy
 from magnetar.runtime.slices import Slices
+from magnetar.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,11 @@ _NAMES_KEPT: Final = 50_000
 _REPORTED_MAX: Final = 2_000
 """Bundles in a report, the busiest first: more than some 3,000 would not fit into a node of ZooKeeper, which has 1 MB.
 The leader does not balance the others; they are served anyway."""
+_LEFT_MAX: Final = 10_000
+"""Bundles of brokers that have left, until they have a new owner. Beyond this, the explanation of the next owner is
+shorter."""
+_SEEN_MS_MAX: Final = 2_000
+"""Both nodes of a broker that ended were seen to be deleted within this time."""
 _MINUTE_S: Final = 60
 _MEGABYTE: Final = 2**20
 _SHARE: Final = 0.01
@@ -133,6 +140,7 @@ class LoadManager:
             address=address, version=OWN_VERSION, started_ms=entropy.wall_ms(), updated_ms=entropy.wall_ms()
         )
         self.members = Members(store, own, entropy.random, timeout_s=timeout_s)
+        self.members.on_left = self._on_left
         self._leadership = Leadership(store, address, entropy.random, timeout_s=timeout_s)
         self._address = address
         self._config: BalanceConfig = config.balance
@@ -147,7 +155,9 @@ class LoadManager:
         self._balancer = Balancer(limits_of(self._config))
         self._promises: dict[NamespaceBundle, _Promise] = {}
         self._promises_seen_s = 0.0
+        self._decisions = Decisions()
         self._known: dict[str, _Known] = {}
+        self._left: dict[NamespaceBundle, str] = {}
         self._host: BundleHost | None = None
         self._traffic: Traffic | None = None
         self._reported_s = 0.0
@@ -221,6 +231,9 @@ class LoadManager:
     def reports(self) -> Mapping[str, BrokerReport]:
         return self.members.brokers
 
+    def decision_on(self, bundle: NamespaceBundle) -> Decision | None:
+        return self._decisions.on(bundle)
+
     # --- choosing a broker --------------------------------------------------------------------------------------------
 
     async def choose(self, bundle: NamespaceBundle) -> str:
@@ -239,7 +252,24 @@ class LoadManager:
                 "of the cluster"
             )
         self.remember(bundle, chosen)
+        self._note(bundle, chosen, *self._why(bundle, allowed))
         return chosen
+
+    def _why(self, bundle: NamespaceBundle, allowed: list[str]) -> tuple[Why, str]:
+        if _is_dedicated(bundle.namespace):
+            return Why.DEDICATED, "the namespace is the broker's own"
+        count, of_all = len(allowed), len(self._candidates())
+        why, text = Why.LOAD, f"none of {counted(count, 'broker')} had less load" if count > 1 else "no other was alive"
+        if count < of_all:
+            rest = ", and none of them had less load" if count > 1 else ""
+            why, text = Why.RULES, f"isolation policies and anti-affinity groups left {count} of {of_all} brokers{rest}"
+        former = self._left.pop(bundle, None)
+        if former is not None:
+            return Why.TAKEN_OVER, _taken_over(former, text)
+        return why, text
+
+    def _note(self, bundle: NamespaceBundle, broker: str, why: Why, text: str) -> None:
+        self._decisions.note(bundle, Decision(broker, self._entropy.wall_ms(), why, text))
 
     def remember(self, bundle: NamespaceBundle, destination: str) -> None:
         """Makes the next choice for the bundle this broker, if the rules allow it."""
@@ -295,6 +325,19 @@ class LoadManager:
         self._promises = {bundle: each for bundle, each in self._promises.items() if is_open(bundle, each)}
         self._known = {broker: each for broker, each in self._known.items() if broker in self.members.brokers}
 
+    def _on_left(self, broker: str, report: BrokerReport) -> None:
+        """Remembers which bundles a broker had that has left, to explain who gets them. The owner's node and the
+        broker's end together, and a lookup may come before both are seen: its choice is explained afterwards."""
+        now_ms = self._entropy.wall_ms()
+        for bundle in filter(None, map(_parse, report.bundles)):
+            made = self._decisions.on(bundle)
+            if made is not None and made.broker != broker and now_ms - made.made_ms <= _SEEN_MS_MAX:
+                if made.why in (Why.LOAD, Why.RULES):
+                    taken = dataclasses.replace(made, why=Why.TAKEN_OVER, text=_taken_over(broker, made.text))
+                    self._decisions.note(bundle, taken)
+            elif len(self._left) < _LEFT_MAX:
+                self._left[bundle] = broker
+
     # --- loads --------------------------------------------------------------------------------------------------------
 
     def _load_of(self, broker: str, report: BrokerReport) -> BrokerLoad:
@@ -308,6 +351,8 @@ class LoadManager:
             }
             known = _Known(report, self._data.version, BrokerLoad(report.usage.busiest, bundles))
             self._known[broker] = known
+            for bundle in bundles if self._left else ():
+                self._left.pop(bundle, None)  # It has an owner.
         return known.load
 
     def _loads(self, reports: Mapping[str, BrokerReport]) -> dict[str, BrokerLoad]:
@@ -422,6 +467,8 @@ class LoadManager:
                 raise AssertionError("no merges are asked for: see limits_of")
         except MagnetarError as error:
             self._promises.pop(change.bundle, None)
+            if isinstance(change, Move):
+                self._decisions.forget(change.bundle)
             extra = {"bundle": str(change.bundle), "why": str(error)}
             log.warning("a bundle could not be moved or split", extra=extra)
             return False
@@ -430,6 +477,7 @@ class LoadManager:
     async def _move(self, move: Move) -> None:
         log.info("a bundle moves", extra={"bundle": str(move.bundle), "to": move.destination, "why": move.why})
         self.remember(move.bundle, move.destination)
+        self._note(move.bundle, move.destination, Why.MOVED, f"it was moved from broker {move.source}: {move.why}")
         if move.source == self._address.broker_id:
             assert self._host is not None
             await self._host.unload(move.bundle, move.destination)
@@ -470,6 +518,10 @@ def limits_of(config: BalanceConfig) -> BalanceLimits:
         moves=config.shedding,
         merges=False,
     )
+
+
+def _taken_over(broker: str, text: str) -> str:
+    return f"broker {broker}, which had reported the bundle, had left; {text}"
 
 
 @lru_cache(maxsize=_NAMES_KEPT)

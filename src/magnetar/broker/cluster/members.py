@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 from random import Random
 from typing import Final
@@ -47,6 +48,8 @@ class Members:
         self.own = own
         self.brokers: dict[str, BrokerReport] = {}
         """Broker id → its latest report, of all brokers that are registered now."""
+        self.on_left: Callable[[str, BrokerReport], None] | None = None
+        """Is called with a broker that is registered no more, and its last report."""
         self._store = store
         self._timeout_s = timeout_s
         self._node = HeldNode(
@@ -188,7 +191,9 @@ class Members:
         if task is not None:
             task.cancel()
         self._reported_s.pop(name, None)
-        self.brokers.pop(name, None)
+        report = self.brokers.pop(name, None)
+        if report is not None and self.on_left is not None:
+            self.on_left(name, report)
 
 
 def _report_in(name: str, node: Node | None) -> BrokerReport | None:

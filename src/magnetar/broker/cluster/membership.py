@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from magnetar.broker.cluster.decisions import Decision
 from magnetar.broker.cluster.leader import LeaderBroker
 from magnetar.broker.ownership import BrokerAddress
+from magnetar.broker.resources.bundles import NamespaceBundle
 
 if TYPE_CHECKING:
     from magnetar.broker.cluster.load_report import BrokerReport  # It needs the service, whose part this is.
@@ -28,6 +30,9 @@ class Membership(Protocol):
 
     def reports(self) -> Mapping[str, BrokerReport]:
         """Returns what each broker reported last, by its id; empty if brokers report nothing."""
+
+    def decision_on(self, bundle: NamespaceBundle) -> Decision | None:
+        """Returns why this broker chose an owner for a bundle; None if it did not, or has forgotten it."""
 
 
 class SoleMember:
@@ -47,3 +52,7 @@ class SoleMember:
 
     def reports(self) -> Mapping[str, BrokerReport]:
         return {}
+
+    def decision_on(self, bundle: NamespaceBundle) -> Decision | None:
+        del bundle
+        return None

@@ -28,7 +28,16 @@ from typing import Final, Protocol, TypeVar
 
 from magnetar.broker.cluster.membership import Membership
 from magnetar.broker.cluster.owner_node import OwnerNode, owner_path
-from magnetar.broker.ownership import BrokerAddress, Lost, Owner, Ownership, OwnershipContext, Successor
+from magnetar.broker.ownership import (
+    Acquired,
+    BrokerAddress,
+    Lost,
+    Owner,
+    OwnerRecord,
+    Ownership,
+    OwnershipContext,
+    Successor,
+)
 from magnetar.broker.resources import paths
 from magnetar.broker.resources.bundles import Bundle, Bundles, NamespaceBundle
 from magnetar.broker.resources.documents import Document, decode, encode
@@ -128,6 +137,7 @@ class _Held:
     since_s: float
     session_id: int
     """The session whose node it was when the node was read last."""
+    acquired: Acquired
     is_serving: bool = True
     passing_on: asyncio.Task[None] | None = None
 
@@ -216,6 +226,18 @@ class BundleOwnership(Ownership):
         found = await self._read(bundle)
         return None if found is None or found.address.broker_id == self._id else _elsewhere(bundle, found)
 
+    async def record_of(self, bundle: NamespaceBundle) -> OwnerRecord | None:
+        path = owner_path(bundle)
+        node = await self._store.get(path)
+        if node is None:
+            return None
+        found = OwnerNode.parse(path, node.value)
+        return OwnerRecord(found.address, node.created_ms, found.is_disabled)
+
+    def acquired(self, bundle: NamespaceBundle) -> Acquired | None:
+        held = self._held.get(bundle)
+        return None if held is None else held.acquired
+
     def _answer(self, held: _Held) -> Owner:
         if self._is_certain(held):
             return self._here
@@ -227,10 +249,10 @@ class BundleOwnership(Ownership):
         if found is not None and found.address.broker_id != self._id:
             return _elsewhere(bundle, found)
         if found is not None or is_authoritative:  # A node of our own, which is not held, is taken up or waited for.
-            return await self._acquire(bundle)
+            return await self._acquire(bundle, Acquired.CHOSEN if found is None else Acquired.FOUND)
         chosen, is_authoritative = await self._candidate(bundle)
         if chosen == self._id:
-            return await self._acquire(bundle)
+            return await self._acquire(bundle, Acquired.CHOSEN_HERE)
         address = await self._assigner.address_of(chosen)
         if address is None:
             raise ServiceNotReadyError(f"broker {chosen}, chosen for bundle {bundle}, has just left: look it up again")
@@ -252,15 +274,15 @@ class BundleOwnership(Ownership):
 
     # --- acquiring ----------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, bundle: NamespaceBundle) -> Owner:
+    async def _acquire(self, bundle: NamespaceBundle, acquired: Acquired) -> Owner:
         async with self._lock(bundle):
             if (held := self._held.get(bundle)) is not None:
                 return self._answer(held)
             if self._is_leaving:
                 raise _stopping()
-            return await self._acquire_alone(bundle)
+            return await self._acquire_alone(bundle, acquired)
 
-    async def _acquire_alone(self, bundle: NamespaceBundle) -> Owner:
+    async def _acquire_alone(self, bundle: NamespaceBundle, acquired: Acquired) -> Owner:
         session, path = self._store.session, owner_path(bundle)
         creator = 0
 
@@ -280,7 +302,7 @@ class BundleOwnership(Ownership):
             raise ServiceNotReadyError(f"the session ended while bundle {bundle} was acquired: look it up again")
         if found is not None and found.value != self._value:  # What is left of an unload that failed half-way.
             await self._store.put(path, self._value, found.version)
-        self._hold(bundle, session.id)
+        self._hold(bundle, session.id, acquired)
         log.info("a bundle is owned", extra={"bundle": str(bundle)})
         return self._here
 
@@ -291,8 +313,8 @@ class BundleOwnership(Ownership):
             )
         return _elsewhere(bundle, found)
 
-    def _hold(self, bundle: NamespaceBundle, session_id: int) -> None:
-        self._held[bundle] = _Held(bundle, asyncio.get_running_loop().time(), session_id)
+    def _hold(self, bundle: NamespaceBundle, session_id: int, acquired: Acquired) -> None:
+        self._held[bundle] = _Held(bundle, asyncio.get_running_loop().time(), session_id, acquired)
         self._verify_soon(bundle)  # Which also watches the node.
 
     async def _create(self, bundle: NamespaceBundle) -> None:
@@ -456,7 +478,7 @@ class BundleOwnership(Ownership):
             session_id = await self._change(partial(self._try_split, bundle, at), lost_race=BadVersionError)
             del self._held[bundle]
             for half in _halves(bundle, at):
-                self._hold(half, session_id)
+                self._hold(half, session_id, Acquired.SPLIT)
                 self._cache.drop(owner_path(half))
         self._cache.drop(owner_path(bundle))
         self._cache.drop(paths.local_policies(bundle.namespace))
@@ -628,6 +650,7 @@ class BundleOwnership(Ownership):
         try:
             await self._require_namespace(held.bundle)
             await self._create(held.bundle)
+            held.acquired = Acquired.AGAIN
         except NodeExistsError:
             return  # The next look shows whose it is.
         except (ResourceMissingError, _DividedError) as error:

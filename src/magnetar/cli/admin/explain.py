@@ -1,4 +1,4 @@
-"""`magnetar explain SUBSCRIPTION`: what holds delivery, and what keeps a message from being deleted."""
+"""`magnetar explain`: what holds delivery on a subscription, what keeps a message, and which broker owns a topic."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from magnetar.cli.admin.client import AdminClient, AdminError, namespace_path, quote, topic_path
-from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, DEFAULT_NAMESPACE, AdminUrl, SubscriptionArgument
+from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, DEFAULT_NAMESPACE, AdminUrl
 from magnetar.cli.cluster_options import topic as topic_name
 from magnetar.cli.output import AsJson, note, print_json, printable
-from magnetar.errors import CursorMissingError
+from magnetar.errors import ArgumentError, CursorMissingError
 from magnetar.names import TopicName
 from magnetar.words import at_least, counted
 
@@ -24,7 +24,8 @@ Topic: TypeAlias = Annotated[
         "--topic",
         metavar="TOPIC",
         parser=topic_name,
-        help="Topic of the subscription. Default: search all topics of the namespace.",
+        help="Topic of the subscription; without a subscription, the topic to explain. Default: search all topics of "
+        "the namespace for the subscription.",
     ),
 ]
 Namespace: TypeAlias = Annotated[
@@ -38,12 +39,20 @@ MessageId: TypeAlias = Annotated[
     typer.Option("--message", metavar="ID", help="Also explain why this message is still stored, such as 12:34."),
 ]
 
-app = typer.Typer(help="Explain why a subscription does not deliver messages.")
+Subscription: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SUBSCRIPTION]",
+        help="Name of the subscription. Without one, explain which broker owns the topic that --topic names.",
+    ),
+]
+
+app = typer.Typer(help="Explain why a subscription does not deliver messages, or which broker owns a topic.")
 
 
 @app.command()
 def explain(
-    subscription: SubscriptionArgument,
+    subscription: Subscription = None,
     topic: Topic = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     message: MessageId = None,
@@ -51,9 +60,12 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain why a subscription does not deliver messages: no consumer is ready, a limit is reached, messages
-    are delayed, …
+    are delayed, … With --topic and no subscription, explain which broker owns the topic, since when, and why.
     """
     client = AdminClient(url)
+    if subscription is None:
+        _explain_owner(client, topic, message, as_json=as_json)
+        return
     topics = _topics(client, topic, namespace)
     if len(topics) > _SEARCHED_MAX:
         note(f"{namespace} has {counted(len(topics), 'topic')}, only {_SEARCHED_MAX:,} were searched: give --topic")
@@ -70,6 +82,19 @@ def explain(
     else:
         for explained in found:
             _print(explained)
+
+
+def _explain_owner(client: AdminClient, topic: TopicName | None, message: str | None, *, as_json: bool) -> None:
+    if topic is None:
+        raise ArgumentError("nothing to explain: give a SUBSCRIPTION, or a topic with --topic")
+    if message is not None:
+        raise ArgumentError("--message needs a SUBSCRIPTION: a message is explained for one")
+    found = [client.get(f"{topic_path(name)}/explain") for name in _topics(client, topic, "")]
+    if as_json:
+        print_json(found)
+    else:
+        for explained in found:
+            _print_owner(explained)
 
 
 def _topics(client: AdminClient, topic: TopicName | None, namespace: str) -> list[TopicName]:
@@ -91,6 +116,30 @@ def _ask(client: AdminClient, topic: TopicName, subscription: str, message: str 
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _print_owner(explained: dict[str, Any]) -> None:
+    print(printable(f"{explained['topic']}, bundle {explained['bundle']}"))
+    if explained["owner"] is None:
+        print("  owner: none; a broker is chosen when a client looks up a topic of the bundle")
+        return
+    since = f", since {_time(explained['since_ms'])}" if explained["since_ms"] is not None else ""
+    print(printable(f"  owner: {explained['owner']}{since}"))
+    if explained["is_being_unloaded"]:
+        print("  the owner is unloading the bundle: another broker will own it")
+    if explained["acquired"] is not None:
+        print(printable(f"  how it became the owner: {explained['acquired']['text']}"))
+    decision = explained["decision"]
+    if decision is not None:
+        print(printable(f"  chosen by {decision['by']} at {_time(decision['made_ms'])}: {decision['text']}"))
+    elif explained["since_ms"] is not None:
+        print("  why this broker was chosen is not known: the owner and the leader do not remember a choice")
+    for why in explained["not_asked"]:
+        print(printable(f"  not asked: {why}"))
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _print(explained: dict[str, Any]) -> None:
@@ -117,7 +166,6 @@ def _print_message(message: dict[str, Any]) -> None:
 def _print_fact(what: str, fact: dict[str, Any]) -> None:
     print(printable(f"  {what}: {fact['text']}"))
     if fact["until_ms"] is not None:
-        until = datetime.fromtimestamp(fact["until_ms"] / 1000, UTC).isoformat(timespec="seconds")
-        print(f"    until {until}")
+        print(f"    until {_time(fact['until_ms'])}")
     if fact["advice"]:
         print(printable(f"    {fact['advice']}"))

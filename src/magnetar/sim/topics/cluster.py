@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.front_end import PULSAR
-from magnetar.broker.ownership import BrokerAddress, Lost, Owner, Ownership
+from magnetar.broker.ownership import Acquired, BrokerAddress, Lost, Owner, OwnerRecord, Ownership
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -144,6 +144,12 @@ class View(Ownership):
         raise self._not_in_bundles(bundle)
 
     async def find_owner(self, bundle: NamespaceBundle) -> Owner | None:
+        raise self._not_in_bundles(bundle)
+
+    async def record_of(self, bundle: NamespaceBundle) -> OwnerRecord | None:
+        raise self._not_in_bundles(bundle)
+
+    def acquired(self, bundle: NamespaceBundle) -> Acquired | None:
         raise self._not_in_bundles(bundle)
 
     async def unload(self, bundle: NamespaceBundle, destination: str | None = None) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from magnetar.broker.cluster.bundle_data import BUNDLES
+from magnetar.broker.cluster.decisions import Why
 from magnetar.broker.cluster.load_report import MODULAR, BundleStats
 from magnetar.broker.cluster.members import BROKERS
 from magnetar.broker.resources.bundles import NamespaceBundle
@@ -52,6 +53,58 @@ async def test_a_promise_ends_with_the_report_of_the_bundle_or_with_the_time() -
         owner.host.bundles.clear()
         await until(lambda: not manager.members.brokers[owner.id].bundles, "it is reported no more")
         assert {await manager.choose(each) for each in (first, second)} == set(world.brokers)
+
+
+async def test_it_is_remembered_why_a_broker_was_chosen() -> None:
+    async with load_world(2) as world:
+        first, second, *_ = await world.bundles()
+        manager = world.leader.manager
+        assert manager.decision_on(first) is None
+        chosen = await manager.choose(first)
+        decision = manager.decision_on(first)
+        assert decision is not None
+        assert (decision.broker, decision.why, decision.text) == (chosen, Why.LOAD, "none of 2 brokers had less load")
+        await asyncio.sleep(1)
+        assert await manager.choose(first) == chosen
+        assert manager.decision_on(first) == decision  # A promise is kept; it is not a new decision.
+        assert manager.decision_on(second) is None
+
+
+async def test_a_broker_that_takes_over_is_chosen_because_another_had_left() -> None:
+    async with load_world(3) as world:
+        first, *rest = await world.bundles()
+        leader = world.leader
+        owner = await world.own(first)
+        while owner is leader:
+            first, *rest = rest
+            owner = await world.own(first)
+        await until(lambda: str(first) in leader.manager.members.brokers[owner.id].bundles, "the bundle is reported")
+        await world.kill(owner)
+        await until(lambda: owner.id not in leader.manager.members.brokers, "the leader sees that it has left")
+        await asyncio.sleep(61)  # The promise has ended, and steps of the leader have passed.
+        await leader.manager.choose(first)
+        decision = leader.manager.decision_on(first)
+        assert decision is not None
+        assert decision.why is Why.TAKEN_OVER
+        assert decision.text.startswith(f"broker {owner.id}, which had reported the bundle, had left; none of 2")
+
+
+async def test_a_choice_just_before_the_end_of_the_former_owner_is_seen_is_a_take_over() -> None:
+    async with load_world(3) as world:
+        leader = world.leader
+        other = next(broker for broker in world.brokers.values() if broker is not leader)
+        bundles = await world.bundles()
+        for bundle in bundles:
+            other.host.bundles[bundle] = 0.0
+        reported = leader.manager.members.brokers
+        await until(lambda: len(reported[other.id].bundles) == len(bundles), "the bundles are reported")
+        chosen = {bundle: await leader.manager.choose(bundle) for bundle in bundles}
+        await world.kill(other)
+        await until(lambda: other.id not in reported, "the leader sees that it has left")
+        for bundle, broker in chosen.items():
+            decision = leader.manager.decision_on(bundle)
+            assert decision is not None
+            assert (decision.why is Why.TAKEN_OVER) == (broker != other.id)
 
 
 async def test_a_broker_that_leaves_is_chosen_no_more_and_another_one_leads() -> None:
