@@ -128,6 +128,10 @@ class Ownership(ABC):
     def owns(self, topic: TopicName) -> bool:
         """Whether this broker may serve the topic now."""
 
+    def owned(self) -> Mapping[NamespaceBundle, float] | None:
+        """Returns the bundles that are served here, with the loop's time since when; None if that is every bundle."""
+        return None
+
     @abstractmethod
     def listen(self, lost: Lost) -> Callable[[], None]:
         """Calls `lost` with topics that this broker does not own from now on; the returned function ends that."""

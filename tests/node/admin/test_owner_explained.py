@@ -66,7 +66,7 @@ async def test_a_bundle_that_was_taken_over_names_the_broker_that_had_left() -> 
 
 
 async def bundle_of(node: BrokerNode) -> Any:
-    (bundle,) = [each for each in node.running.service.ownership.owned() if TOPIC in each]  # type: ignore[attr-defined]
+    (bundle,) = [each for each in (node.running.service.ownership.owned() or {}) if TOPIC in each]
     return bundle
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Collection
 from typing import Any, Final
 
 from magnetar.admin.http.call import Call, Query, Reply, Route
 from magnetar.admin.http.errors import NOT_FOUND, UNAVAILABLE, ElsewhereError, RestError
 from magnetar.broker.cluster.load_report import PULSAR_VERSION
 from magnetar.broker.publishing.producers import Producer, ProducerOptions
+from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.knobs import MASK, knobs_of
 from magnetar.errors import MagnetarError
@@ -42,16 +44,23 @@ async def get_leader(call: Call) -> dict[str, str]:
 
 async def get_owned(call: Call) -> dict[str, Any]:
     await _require_here(call)
-    owned: dict[str, Any] = {}
-    loaded = await call.service.slices.map(lambda topic: topic.name.namespace, call.service.topics.loaded())
-    for namespace in sorted(set(loaded)):
-        for bundle in (await call.service.resources.namespaces.bundles(namespace)).all():
-            owned[f"{namespace}/{bundle}"] = {
-                "broker_assignment": "shared",
-                "is_controlled": False,
-                "is_active": True,
-            }
-    return owned
+    shown = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return {str(bundle): shown for bundle in sorted(await _owned(call), key=str)}
+
+
+async def _owned(call: Call) -> Collection[NamespaceBundle]:
+    """Returns the bundles of this broker; of one that owns all bundles, those of the namespaces whose topics it has
+    loaded."""
+    service = call.service
+    owned = service.ownership.owned()
+    if owned is not None:
+        return owned
+    loaded = await service.slices.map(lambda topic: topic.name.namespace, service.topics.loaded())
+    return [
+        NamespaceBundle(namespace, bundle)
+        for namespace in dict.fromkeys(loaded)
+        for bundle in (await service.resources.namespaces.bundles(namespace)).all()
+    ]
 
 
 async def _require_here(call: Call) -> None:

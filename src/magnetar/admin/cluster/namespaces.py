@@ -85,11 +85,14 @@ def _bundles(given: Json) -> Bundles:
 
 
 async def delete_namespace(call: Call) -> None:
-    service = call.service
+    await delete_namespace_of(call, call.namespace, force=_force(call))
+
+
+def _force(call: Call) -> bool:
     force = call.flag("force")
-    if force and not service.config.broker.force_delete_namespace:
+    if force and not call.service.config.broker.force_delete_namespace:
         raise RestError(405, "broker.force_delete_namespace is not set: delete the namespace's topics first")
-    await delete_namespace_of(call, call.namespace, force=force)
+    return force
 
 
 async def delete_namespace_of(call: Call, name: NamespaceName, *, force: bool) -> None:
@@ -157,6 +160,18 @@ async def unload_bundle(call: Call) -> None:
     if not owner.is_here:
         raise ElsewhereError.of(owner)
     await call.service.ownership.unload(bundle, call.query.get("destinationBroker") or None)
+
+
+async def delete_bundle(call: Call) -> None:
+    """Deletes the bundle's topics, and leaves it without an owner. The namespace keeps its boundaries, as in Pulsar."""
+    bundle, force = await _bundle_of(call), _force(call)
+    names = await call.service.topics_of(call.namespace, tuple(Domain))
+    topics = [name for name in names if name in bundle]
+    if topics and not force:
+        raise RestError(CONFLICT, f"Cannot delete non empty bundle: it has {topics[0]}")
+    for topic in topics:
+        await _delete_quietly(call, topic)
+    await unload_bundle(call)
 
 
 async def split_bundle(call: Call) -> None:
@@ -317,6 +332,13 @@ ROUTES = [
         "Unload a bundle, so that another broker can own it",
         unload_bundle,
         query=(Query("destinationBroker", "the broker id of the next owner", "string"), _AUTHORITATIVE),
+    ),
+    Route(
+        "DELETE",
+        f"{_ONE}/{{bundle}}",
+        "Delete the topics of a bundle, and leave it without an owner",
+        delete_bundle,
+        query=(*_FORCE, _AUTHORITATIVE),
     ),
     Route(
         "PUT",

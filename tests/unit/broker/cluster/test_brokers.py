@@ -364,3 +364,28 @@ async def test_a_namespace_whose_topics_several_brokers_serve_is_deleted(monkeyp
         assert (await world.admins["b"].get(f"{NAMESPACE}/bundles")).status == 404
         for name in "ab":
             await until(lambda name=name: not world.ownership(name).owned(), "its bundles are lost")  # type: ignore[misc]
+
+
+async def test_a_bundle_is_deleted_with_its_topics_and_has_no_owner_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with brokers_world("a", "b", broker=BrokerConfig(force_delete_namespace=True)) as world:
+        _pass_requests_on(world, monkeypatch)
+        kept, deleted, *_ = await _one_topic_per_bundle(world)
+        talker = await talkers(world)
+        for number, topic in enumerate((kept, deleted)):
+            bundle = await world.own("b", topic)
+            await talker["b"].producer(topic, number)
+        path = f"{NAMESPACE}/{bundle.bundle}"
+        refused = await world.admins["b"].call("DELETE", path)
+        assert (refused.status, refused.reason) == (409, f"Cannot delete non empty bundle: it has {deleted}")
+        await world.admins["b"].done("DELETE", f"{path}?force=true")
+        assert (await world.admins["b"].get(V2)).json == [kept]
+        assert await world.ownership("b").find_owner(bundle) is None
+        await world.admins["b"].done("DELETE", path)
+
+
+async def test_the_bundles_of_a_broker_are_those_that_it_owns() -> None:
+    async with brokers_world("a", "b") as world:
+        bundle = await world.own("a", TOPIC)
+        for name, owned in (("a", [str(bundle)]), ("b", [])):
+            path = f"/admin/v2/brokers/standalone/{name}:8080/ownedNamespaces"
+            assert list((await world.admins[name].get(path)).json) == owned
