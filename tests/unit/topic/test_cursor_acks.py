@@ -179,7 +179,12 @@ class AcksAgainstModel(RuleBasedStateMachine):
         runs = list(self.acks.ranges())
         assert len(runs) == self.acks.range_count()
         assert {p for a, b in runs for p in run(a.ledger_id, a.entry_id, b.entry_id)} == behind
-        bits = {Position(i, bit) for i, _, bitmap in self.acks.bitmaps() for bit in range(64) if bitmap >> bit & 1}
+        bits = {
+            Position(i, bit)
+            for i, _, bitmap in self.acks.bitmaps()
+            for bit in range(bitmap.bit_length())
+            if bitmap >> bit & 1
+        }
         assert bits == behind
         assert self.acks.has_gaps == bool(behind or self.partly)
         assert self.acks.last_acknowledged == max(behind | self.partly.keys(), default=self.acks.mark_delete)
