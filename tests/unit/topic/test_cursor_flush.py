@@ -187,6 +187,50 @@ async def test_without_bookies_a_short_state_goes_into_the_node() -> None:
     assert acked_positions(world.chain, await reopened(world)) == set(run_of(1, [0, 1, 5]))
 
 
+PART = Position(1, 3)
+LEFT = 0b0110
+
+
+async def test_a_part_of_a_batch_stays_in_a_ledger_when_the_cursor_is_closed() -> None:
+    """Brokers of Apache up to 4.2.4 do not read it from the node."""
+    world, _, cursor = await world_with_cursor()
+    cursor.acknowledge_batch(PART, [LEFT], 4)
+    await cursor.aclose()
+    node = await world.node()
+    assert (list(world.ledgers.all), len(node.batched_entry_deletion_index_info)) == ([node.cursors_ledger_id], 0)
+    again = await reopened(world)
+    assert again.ack_set_of(PART) == [LEFT]
+    await again.aclose()
+    assert (await world.node()).cursors_ledger_id == node.cursors_ledger_id  # It was not written once more.
+    again = await reopened(world)
+    again.acknowledge([PART])
+    await again.aclose()
+    assert ((await world.node()).cursors_ledger_id, list(world.ledgers.all)) == (-1, [])
+
+
+async def test_a_part_of_a_batch_that_is_in_the_node_goes_into_a_ledger_when_the_cursor_is_closed() -> None:
+    world, steps, cursor = await world_with_cursor()
+    steps.fate = lambda _number, name: Fate.REFUSED if name.startswith("ledger") else None
+    cursor.acknowledge_batch(PART, [LEFT], 4)
+    await cursor.aclose()
+    assert ((await world.node()).cursors_ledger_id, list(world.ledgers.all)) == (-1, [])
+    again = await reopened(world)
+    assert again.ack_set_of(PART) == [LEFT]
+    await again.aclose()
+    assert list(world.ledgers.all) == [(await world.node()).cursors_ledger_id]
+    assert (await reopened(world)).ack_set_of(PART) == [LEFT]
+
+
+async def test_a_part_of_a_batch_that_is_stored_in_the_node_stays_there_without_bookies() -> None:
+    world, steps, cursor = await world_with_cursor()
+    steps.fate = lambda _number, name: Fate.REFUSED if name.startswith("ledger") else None
+    cursor.acknowledge_batch(PART, [LEFT], 4)
+    await cursor.flush()
+    await cursor.aclose()
+    assert (await world.node()).cursors_ledger_id == -1
+    assert (await reopened(world)).ack_set_of(PART) == [LEFT]
+
+
 async def test_without_bookies_a_long_state_is_refused_and_kept() -> None:
     _, steps, cursor = await world_with_cursor(config=CursorConfig(ranges_in_metadata_max=2))
     steps.fate = lambda _number, name: Fate.REFUSED if name.startswith("ledger") else None

@@ -488,19 +488,17 @@ class LedgerCursorStorage:
 
     async def close(self, snapshot: Snapshot, *, is_stored: bool) -> None:
         """Ends the storage, also if it raises. Writes a short state into the node and deletes the ledger; otherwise the
-        ledger stays, and is closed. `is_stored`: the state is stored already."""
+        ledger stays, and is closed. `is_stored`: the state is stored already. Parts of batches stay in a ledger:
+        brokers of Apache up to 4.2.4 do not read them from the node."""
+        has_batches = bool(snapshot.info.batched_entry_deletion_index_info)
         try:
             await self._resolve()
-            if is_stored and self._ledger is None:
+            if is_stored and self._ledger is None and not (has_batches and self.ledger_id == NO_LEDGER):
                 return  # Nothing has changed since it was opened, or the state is in the node already.
-            if self._fits_node(snapshot):
+            if self._fits_node(snapshot) and not has_batches:
                 await self._close_in_node(snapshot, is_stored=is_stored)
             else:
-                if not is_stored:
-                    self._no_ledger_before = 0.0  # There is no later time to try it.
-                    await self.store(snapshot)
-                if self._ledger is not None:
-                    await self._ledger.close()
+                await self._close_in_ledger(snapshot, is_stored=is_stored)
         finally:
             await self._leave_ledger()
         await self.clean_up()
@@ -514,6 +512,21 @@ class LedgerCursorStorage:
             if not (is_stored or await self._append_at_last(snapshot)):
                 raise
             log.warning("a cursor stays in its ledger", extra={"path": self._node.path, "ledger_id": self.ledger_id})
+
+    async def _close_in_ledger(self, snapshot: Snapshot, *, is_stored: bool) -> None:
+        if self._ledger is None or not is_stored:
+            self._no_ledger_before = 0.0  # There is no later time to try it.
+            try:
+                await self.store(snapshot)
+            except CursorFencedError:
+                raise
+            except MagnetarError as error:
+                if not is_stored:
+                    raise
+                extra = {"path": self._node.path, "why": str(error)}
+                log.warning("a cursor stays in its node", extra=extra)
+        if self._ledger is not None:
+            await self._ledger.close()
 
     async def _append_at_last(self, snapshot: Snapshot) -> bool:
         """Appends to the ledger if the node could not be written, provided that it is still known to be the right
