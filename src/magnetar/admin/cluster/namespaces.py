@@ -18,12 +18,13 @@ from magnetar.admin.http.errors import (
     RestError,
     refusing_malformed,
 )
+from magnetar.broker.ownership import Owner
 from magnetar.broker.policies.registry import known_policies
 from magnetar.broker.policies.values import Json, names, nested, number
 from magnetar.broker.resources.bundles import Bundles, NamespaceBundle
 from magnetar.broker.resources.namespaces import new_policies
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.errors import CursorMissingError, ResourceMissingError, TopicNotFoundError
+from magnetar.errors import CursorMissingError, ResourceMissingError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.names import Domain, NamespaceName, TopicName
 
 _MODES = {
@@ -157,9 +158,28 @@ async def unload_bundle(call: Call) -> None:
     owner = await call.service.ownership.find_owner(bundle)
     if owner is None:
         return
-    if not owner.is_here:
+    destination = call.query.get("destinationBroker") or None
+    if owner.is_here:
+        await call.service.ownership.unload(bundle, destination)
+    elif destination is not None and await _must_leader_move(call, owner):
+        await call.service.membership.move(bundle, owner.address.broker_id, destination)
+    else:
         raise ElsewhereError.of(owner)
-    await call.service.ownership.unload(bundle, call.query.get("destinationBroker") or None)
+
+
+async def _must_leader_move(call: Call, owner: Owner) -> bool:
+    """Whether this broker, the leader, has to move a bundle of a broker of Apache: that one would redirect a request
+    with a destination to the leader, again and again. 307 if another broker leads."""
+    membership = call.service.membership
+    report = membership.reports().get(owner.address.broker_id)
+    if report is None or report.is_ours:
+        return False
+    leader = await membership.leading()
+    if leader is None:
+        raise ServiceNotReadyError("the brokers have no leader at the moment, which moves the bundle: try again")
+    if leader.broker_id != call.service.address.broker_id:
+        raise ElsewhereError(leader.http_url)
+    return True
 
 
 async def delete_bundle(call: Call) -> None:

@@ -52,6 +52,7 @@ from magnetar.errors import (
     InvalidNameError,
     MagnetarError,
     MalformedMetadataError,
+    NotAllowedError,
     ResourceMissingError,
     ServiceNotReadyError,
 )
@@ -473,6 +474,16 @@ class LoadManager:
             log.warning("a bundle could not be moved or split", extra=extra)
             return False
         return True
+
+    async def move(self, bundle: NamespaceBundle, source: str, destination: str) -> None:
+        """Moves a bundle because an operator wants it; NotAllowedError if the destination is not alive."""
+        if self.members.address_of(destination) is None:
+            raise NotAllowedError(f"broker {destination} is not alive: choose another destination")
+        try:
+            await self._move(Move(bundle, source, destination, "an operator wants it"))
+        except MagnetarError:
+            self._promises.pop(bundle, None)
+            raise
 
     async def _move(self, move: Move) -> None:
         log.info("a bundle moves", extra={"bundle": str(move.bundle), "to": move.destination, "why": move.why})

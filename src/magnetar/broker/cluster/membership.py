@@ -13,6 +13,7 @@ from magnetar.broker.cluster.decisions import Decision
 from magnetar.broker.cluster.leader import LeaderBroker
 from magnetar.broker.ownership import BrokerAddress
 from magnetar.broker.resources.bundles import NamespaceBundle
+from magnetar.errors import NotAllowedError
 
 if TYPE_CHECKING:
     from magnetar.broker.cluster.load_report import BrokerReport  # It needs the service, whose part this is.
@@ -33,6 +34,9 @@ class Membership(Protocol):
 
     def decision_on(self, bundle: NamespaceBundle) -> Decision | None:
         """Returns why this broker chose an owner for a bundle; None if it did not, or has forgotten it."""
+
+    async def move(self, bundle: NamespaceBundle, source: str, destination: str) -> None:
+        """Is for the leader: makes the owner unload the bundle, and the other broker its next owner."""
 
 
 class SoleMember:
@@ -56,3 +60,6 @@ class SoleMember:
     def decision_on(self, bundle: NamespaceBundle) -> Decision | None:
         del bundle
         return None
+
+    async def move(self, bundle: NamespaceBundle, source: str, destination: str) -> None:
+        raise NotAllowedError(f"bundle {bundle} cannot be moved from {source} to {destination}: this broker is alone")

@@ -117,6 +117,7 @@ class LoadWorld:
         self.cluster = cluster
         self.config = config
         self.brokers: dict[str, SimBroker] = {}
+        self._foreign: dict[str, Host] = {}
         self.stats: dict[NamespaceBundle, BundleStats] = {}
         self.unloads: list[tuple[NamespaceBundle, str | None]] = []
         self.splits: list[NamespaceBundle] = []
@@ -129,6 +130,13 @@ class LoadWorld:
         self.brokers[broker.id] = broker
         await broker.manager.start()
         return broker
+
+    def add_foreign(self, name: str, bundle: NamespaceBundle) -> str:
+        """Adds what takes the commands for a broker without a load manager here, which owns the bundle; returns its
+        id."""
+        self._foreign[f"{name}:8080"] = host = Host(self)
+        host.bundles[bundle] = asyncio.get_running_loop().time()
+        return f"{name}:8080"
 
     async def kill(self, broker: SimBroker) -> None:
         """As kill -9 does, when its session has ended."""
@@ -161,6 +169,8 @@ class LoadWorld:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def _host(self, broker: BrokerAddress) -> Host:
+        if (foreign := self._foreign.get(broker.broker_id)) is not None:
+            return foreign
         found = self.brokers.get(broker.broker_id)
         if found is None or self.is_deaf:
             raise BrokerUnavailableError(f"no server answers at {broker.http_url}")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
+from magnetar.broker.cluster.leader import LeaderBroker
+from magnetar.broker.cluster.load_report import BrokerReport
+from magnetar.broker.cluster.membership import Membership
 from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.client.http import HttpClient
 from magnetar.config.broker import BrokerConfig
@@ -15,6 +19,7 @@ from magnetar.names import TopicName
 from magnetar.testing.waiting import until
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
 from tests.unit.admin.admin_world import admin_world
+from tests.unit.broker import golden
 from tests.unit.broker.cluster.brokers_world import BrokersWorld, brokers_world
 from tests.unit.broker.pulsar.broker_world import Talker
 
@@ -175,6 +180,50 @@ async def test_a_destination_that_is_not_alive_is_refused_and_nothing_is_unloade
         answer = await world.admins["a"].call("PUT", f"{NAMESPACE}/{bundle.bundle}/unload?destinationBroker=c:8080")
         assert (answer.status, "c:8080 is not alive" in answer.reason) == (405, True)
         assert set(world.ownership("a").owned()) == {bundle}
+
+
+class Moves:
+    """A membership in which one broker is Apache's, and another one leads."""
+
+    def __init__(self, apache: str, leader: str) -> None:
+        self._report = BrokerReport.decode("apache:8080", "/", golden.cluster()["broker new"].encode())
+        self._apache = apache
+        self._leader = leader
+        self.made: list[tuple[NamespaceBundle, str, str]] = []
+
+    def reports(self) -> dict[str, BrokerReport]:
+        return {self._apache: self._report}
+
+    async def leading(self) -> LeaderBroker | None:
+        return LeaderBroker(self._leader, f"http://{self._leader}") if self._leader else None
+
+    async def move(self, bundle: NamespaceBundle, source: str, destination: str) -> None:
+        self.made.append((bundle, source, destination))
+
+
+async def test_the_leader_moves_a_bundle_of_a_broker_of_apache_and_others_send_the_request_to_the_leader() -> None:
+    async with brokers_world("a", "b", "apache") as world:
+        bundle = await world.own("apache", TOPIC)
+        path = f"{NAMESPACE}/{bundle.bundle}/unload"
+        moves = Moves("apache:8080", "a:8080")
+        for name in ("a", "b"):
+            world.brokers[name].broker.service.membership = cast("Membership", moves)
+        await world.admins["a"].done("PUT", f"{path}?destinationBroker=b:8080")
+        assert moves.made == [(bundle, "apache:8080", "b:8080")]
+        sent_on = await world.admins["b"].call("PUT", f"{path}?destinationBroker=b:8080")
+        assert (sent_on.status, sent_on.headers["location"].partition("/admin")[0]) == (307, "http://a:8080")
+        plain = await world.admins["a"].call("PUT", path)
+        assert (plain.status, plain.headers["location"].partition("/admin")[0]) == (307, "http://apache:8080")
+
+
+async def test_a_bundle_of_a_broker_of_apache_is_not_moved_while_no_broker_leads() -> None:
+    async with brokers_world("a", "apache") as world:
+        bundle = await world.own("apache", TOPIC)
+        moves = Moves("apache:8080", "")
+        world.brokers["a"].broker.service.membership = cast("Membership", moves)
+        refused = await world.admins["a"].call("PUT", f"{NAMESPACE}/{bundle.bundle}/unload?destinationBroker=a:8080")
+        assert (refused.status, "no leader" in refused.reason) == (503, True)
+        assert not moves.made
 
 
 async def test_clients_do_not_wait_for_a_topic_that_takes_long_to_close(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from magnetar.broker.cluster.load_report import MODULAR, BundleStats
 from magnetar.broker.cluster.members import BROKERS
 from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.config.balance import BalanceConfig
-from magnetar.errors import ServiceNotReadyError
+from magnetar.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.metadata.store import CreateMode
 from magnetar.testing.waiting import until
 from tests.unit.broker import golden
@@ -232,6 +232,31 @@ async def test_a_bundle_that_moves_comes_to_its_destination() -> None:
         ((bundle, destination),) = world.unloads
         assert destination == other.id
         assert await world.leader.manager.choose(bundle) == other.id
+
+
+async def test_a_bundle_of_a_broker_of_apache_is_unloaded_without_a_destination_and_comes_to_it_anyway() -> None:
+    """Apache's broker redirects an unload that names a destination to the leader."""
+    async with load_world(1, bundles=4) as world:
+        value = golden.cluster()["broker new"].replace("b1", "apache").encode()
+        await world.cluster.connect().create(f"{BROKERS}/apache:8080", value, mode=CreateMode.EPHEMERAL)
+        manager = world.leader.manager
+        await until(lambda: "apache:8080" in manager.members.brokers, "it is seen")
+        (bundle, *_) = await world.bundles()
+        destination = await world.add("b1")
+        await until(lambda: destination.id in manager.members.brokers, "the destination is seen")
+        apache = world.add_foreign("apache", bundle)
+        await manager.move(bundle, apache, destination.id)
+        assert world.unloads == [(bundle, None)]
+        assert await manager.choose(bundle) == destination.id
+
+
+async def test_a_bundle_does_not_move_to_a_broker_that_is_not_alive() -> None:
+    async with load_world(1, bundles=4) as world:
+        (bundle, *_) = await world.bundles()
+        owner = await world.own(bundle)
+        with pytest.raises(NotAllowedError, match="gone:8080 is not alive"):
+            await owner.manager.move(bundle, owner.id, "gone:8080")
+        assert not world.unloads
 
 
 async def test_another_broker_continues_the_rounds_when_the_leader_has_died() -> None:
