@@ -126,9 +126,13 @@ class Requests:
             request.answer.set_result(answer)
 
     def fail_all(self, error: MagnetarError) -> None:
-        for request in self._waiting.values():
-            if not request.answer.done():
-                request.answer.set_exception(error)
+        for request_id in self._waiting:
+            self.fail(request_id, error)
+
+    def fail(self, request_id: int, error: MagnetarError) -> None:
+        request = self._waiting.get(request_id)
+        if request is not None and not request.answer.done():
+            request.answer.set_exception(error)
 
     def _on_timeout(self, request_id: int, timeout_s: float) -> None:
         request = self._waiting[request_id]
@@ -220,6 +224,10 @@ class Connection(FramedConnection):
             raise self.error
         self.send((encode_command(command),))
         return await self._requests.wait_answer(request_id, timeout_s)
+
+    def give_up(self, request_id: int, error: MagnetarError) -> None:
+        """Ends the wait for an answer that may never come."""
+        self._requests.fail(request_id, error)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 

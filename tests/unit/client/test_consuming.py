@@ -184,6 +184,27 @@ def test_after_a_lost_connection_unacknowledged_messages_come_again() -> None:
     run(scenario)
 
 
+def test_an_acknowledgement_fails_at_once_if_the_broker_closes_the_consumer_before_it_answers() -> None:
+    """Apache's broker answers no acknowledgement of a consumer that it has closed."""
+
+    async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
+        await _publish(client, 1)
+        consumer = await client.consumer("t", "s")
+        message = await consumer.receive()
+        (link,) = [link for link in broker.links if link.consumers]
+        (consumer_id,) = link.consumers
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id, command.close_consumer.request_id = consumer_id, 0
+        broker.answers[BaseCommand.ACK] = lambda _link, _frame: encode.encode_command(command)
+        async with asyncio.timeout(1.0):
+            with pytest.raises(BrokerUnavailableError, match="closed the consumer"):
+                await consumer.acknowledge(message)
+        del broker.answers[BaseCommand.ACK]
+        await consumer.acknowledge(await consumer.receive())
+
+    run(scenario)
+
+
 def test_a_broker_that_sends_the_consumer_away_is_asked_who_has_the_topic_now() -> None:
     other = FakeBroker("other")
 

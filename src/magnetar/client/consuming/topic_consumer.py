@@ -19,7 +19,7 @@ from magnetar.client.consuming.acknowledgements import AckState, NegativeAcks
 from magnetar.client.consuming.incoming import Chunks, Inbox, is_chunk, open_entry
 from magnetar.client.consuming.subscriber import Subscriber
 from magnetar.client.values import EARLIEST, ConsumerOptions, Message, MessageId, before
-from magnetar.errors import MagnetarError, MalformedEntryError
+from magnetar.errors import BrokerUnavailableError, MagnetarError, MalformedEntryError
 from magnetar.wire.pulsar.encode import encode_command, encode_flow
 from magnetar.wire.pulsar.frames import VERSION_ACK_RECEIPT
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
@@ -50,6 +50,8 @@ class TopicConsumer(Subscriber):
         self._acks = AckState(sends_indexes=options.batch_index_acks)
         self._acked: list[Message] = []
         """The messages acknowledged in this turn of the loop; sent at its end."""
+        self._unanswered: dict[int, None] = {}
+        """The requests of acknowledgements that have no receipt yet."""
         self._negative_acks = NegativeAcks(options.redelivery_delay_s, self._redeliver_due)
         self._read_last: Message | None = None
         self._chunks = Chunks()
@@ -63,6 +65,15 @@ class TopicConsumer(Subscriber):
         self._permits_due = 0
         self._is_seeking = False
         connection.send((encode_flow(self.id, self._options.queue_messages_max),))
+
+    def _detach(self) -> None:
+        """A broker that closed the consumer may answer none of its acknowledgements. The messages come again."""
+        connection = self.connection
+        super()._detach()
+        if connection is not None:
+            error = BrokerUnavailableError(f"the broker closed the consumer of {self.topic} before it answered")
+            for request_id in self._unanswered:
+                connection.give_up(request_id, error)
 
     def _forget_received(self) -> int:
         self._acks.clear()
@@ -161,8 +172,12 @@ class TopicConsumer(Subscriber):
         if connection.protocol_version < VERSION_ACK_RECEIPT:
             connection.send((encode_command(command),))
             return
-        command.ack.request_id = self._brokers.next_id()
-        answer: CommandAckResponse = await self._brokers.ask(connection, command, command.ack.request_id)
+        request_id = command.ack.request_id = self._brokers.next_id()
+        self._unanswered[request_id] = None
+        try:
+            answer: CommandAckResponse = await self._brokers.ask(connection, command, request_id)
+        finally:
+            del self._unanswered[request_id]
         if answer.HasField("error"):
             raise refusal(answer.error, answer.message)
 
