@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[Jars, ...]] = {
     "bookie": (BOOKKEEPER,),
     "ledger": (BOOKKEEPER,),
     "pulsar": (PULSAR, PULSAR_ADMIN),
+    "cluster": (BOOKKEEPER, PULSAR),
     "differential": (PULSAR,),
     "spark": (),
 }

@@ -1,4 +1,4 @@
-"""Apache Pulsar standalone from the jars that Maven got, on loopback.
+"""Apache Pulsar from the jars that Maven got, on loopback: its standalone, and a broker of a cluster.
 
 Sync:     Pulsar's own standalone acknowledges before anything is synced; here the journal is, as on a cluster's bookies
           and as ours is always.
@@ -8,6 +8,7 @@ Ready:    its REST names the namespace public/default, and its binary port takes
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -53,21 +54,27 @@ def _write_logging(directory: Path) -> Path:
     return path
 
 
-def _settings(ports: tuple[int, int]) -> dict[str, object]:
+def _broker_settings(ports: tuple[int, int], metadata: str, copies: int) -> dict[str, object]:
     broker, web = ports
     return {
         "clusterName": "standalone",
-        "metadataStoreUrl": "",
-        "configurationMetadataStoreUrl": "",
+        "metadataStoreUrl": metadata,
+        "configurationMetadataStoreUrl": metadata,
         "bindAddress": HOST,
         "advertisedAddress": HOST,
         "brokerServicePort": broker,
         "webServicePort": web,
-        "managedLedgerDefaultEnsembleSize": 1,
-        "managedLedgerDefaultWriteQuorum": 1,
-        "managedLedgerDefaultAckQuorum": 1,
+        "managedLedgerDefaultEnsembleSize": copies,
+        "managedLedgerDefaultWriteQuorum": copies,
+        "managedLedgerDefaultAckQuorum": copies,
         "brokerShutdownTimeoutMs": 2000,
         "disableBrokerInterceptors": "true",
+    }
+
+
+def _standalone_settings(ports: tuple[int, int]) -> dict[str, object]:
+    return {
+        **_broker_settings(ports, "", 1),
         "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.NoopLoadManager",
         "loadBalancerEnabled": "false",
         "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -84,20 +91,20 @@ def _settings(ports: tuple[int, int]) -> dict[str, object]:
     }
 
 
-class ApacheStandalone:
-    """One process with broker, bookie and metadata. Made starting; `wait_ready`; ended by `close`."""
+class _ApacheServer(ABC):
+    """One process that serves clients of Pulsar. Made starting; `wait_ready`; ended by `close`."""
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, object] | None = None, *, jvm: Sequence[str] = ()
+        self, name: str, directory: Path, ports: tuple[int, int], settings: Mapping[str, object], jvm: Sequence[str]
     ) -> None:
-        """The settings and the flags of the virtual machine come after those above."""
         directory.mkdir(parents=True, exist_ok=True)
-        self._jvm = jvm
         self.directory = directory
-        self._ports = free_port(HOST), free_port(HOST)
-        self._bookie_port = free_port(HOST)
-        values = {**_settings(self._ports), **(settings or {})}
-        self._config = write_settings(directory / "standalone.conf", **values)
+        self._name = name
+        self._jvm = jvm
+        self._ports = ports
+        self.settings = dict(settings)
+        """Read by the server when it is started."""
+        self._config = directory / f"{name}.conf"
         self.start()
 
     @property
@@ -112,23 +119,27 @@ class ApacheStandalone:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._child.is_running
+
+    @abstractmethod
+    def _program(self) -> Sequence[str | Path]:
+        """The main class and its arguments."""
+
     def start(self) -> None:
-        options: Sequence[str | Path] = (
-            "--config", self._config, "--no-functions-worker", "--no-stream-storage", "--advertised-address", HOST,
-            "--bookkeeper-dir", self.directory / "bookkeeper", "--bookkeeper-port", str(self._bookie_port),
-            "--num-bookies", "1", "--metadata-dir", self.directory / "metadata",
-        )  # fmt: skip
+        """Returns at once."""
+        write_settings(self._config, **self.settings)
         command = java_command(
-            "org.apache.pulsar.PulsarStandaloneStarter",
-            *options,
+            *map(str, self._program()),
             jvm=(*_SERVER_JVM, *self._jvm),
             logging=_write_logging(self.directory),
             jars=PULSAR,
         )
-        self._child = Child(command, log=self.directory / "standalone.log", cwd=self.directory)
+        self._child = Child(command, log=self.directory / f"{self._name}.log", cwd=self.directory)
 
     def wait_ready(self) -> None:
-        self._child.wait_until(self._is_ready, what="Apache Pulsar's standalone is ready", timeout=READY_TIMEOUT_S)
+        self._child.wait_until(self._is_ready, what=f"Apache Pulsar's {self._name} is ready", timeout=READY_TIMEOUT_S)
 
     def _is_ready(self) -> bool:
         try:
@@ -142,6 +153,7 @@ class ApacheStandalone:
         self._child.stop(timeout=30)
 
     def close(self) -> None:
+        """kill -9. May be started again."""
         self._child.kill()
 
     def __enter__(self) -> Self:
@@ -149,3 +161,49 @@ class ApacheStandalone:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+class ApacheStandalone(_ApacheServer):
+    """Broker, bookie and metadata."""
+
+    def __init__(
+        self, directory: Path, settings: Mapping[str, object] | None = None, *, jvm: Sequence[str] = ()
+    ) -> None:
+        """The settings and the flags of the virtual machine come after those above."""
+        self._bookie_port = free_port(HOST)
+        ports = free_port(HOST), free_port(HOST)
+        super().__init__("standalone", directory, ports, {**_standalone_settings(ports), **(settings or {})}, jvm)
+
+    def _program(self) -> Sequence[str | Path]:
+        return (
+            "org.apache.pulsar.PulsarStandaloneStarter",
+            "--config", self._config, "--no-functions-worker", "--no-stream-storage", "--advertised-address", HOST,
+            "--bookkeeper-dir", self.directory / "bookkeeper", "--bookkeeper-port", str(self._bookie_port),
+            "--num-bookies", "1", "--metadata-dir", self.directory / "metadata",
+        )  # fmt: skip
+
+
+class ApacheBroker(_ApacheServer):
+    """A broker of a cluster whose metadata is in a ZooKeeper. It finds its bookies there."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: str,
+        settings: Mapping[str, object] | None = None,
+        *,
+        copies: int,
+        jvm: Sequence[str] = (),
+    ) -> None:
+        """`copies`: the bookies that hold an entry, and those of an ensemble."""
+        ports = free_port(HOST), free_port(HOST)
+        values = {**_broker_settings(ports, f"zk:{zookeeper}", copies), **(settings or {})}
+        super().__init__("broker", directory, ports, values, jvm)
+
+    @property
+    def broker_id(self) -> str:
+        """Its name in the cluster."""
+        return f"{HOST}:{self._ports[1]}"
+
+    def _program(self) -> Sequence[str | Path]:
+        return "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", self._config

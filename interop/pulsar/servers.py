@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, Self
 
-from magnetar.testing.processes.servers import StandaloneProcess
+from magnetar.testing.processes.servers import BrokerProcess, StandaloneProcess
 
 
 class Standalone(Protocol):
@@ -27,6 +27,16 @@ class Standalone(Protocol):
     def close(self) -> None: ...
 
 
+class Broker(Standalone, Protocol):
+    """One of several brokers of a cluster."""
+
+    @property
+    def broker_id(self) -> str: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+
 class MagnetarStandalone(StandaloneProcess):
     """`magnetar standalone`. Made starting; `wait_ready`; ended by `close`."""
 
@@ -44,3 +54,19 @@ class MagnetarStandalone(StandaloneProcess):
 
     def __enter__(self) -> Self:
         return self
+
+
+class MagnetarBroker(BrokerProcess):
+    """`magnetar broker`. Made starting; `wait_ready`; ended by `close`."""
+
+    def __init__(self, directory: Path, metadata: str, *settings: str) -> None:
+        super().__init__(directory, metadata, *settings)
+        self.start()
+
+    def start(self) -> None:
+        """Returns at once."""
+        self.launch()
+
+    def close(self) -> None:
+        """kill -9. May be started again."""
+        self.kill()

@@ -5,8 +5,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -209,12 +211,25 @@ public final class PulsarPrograms {
         return found;
     }
 
+    /** All that are held, or those with one of the `texts`; the others stay held. Returns after all were answered. */
     private Object acknowledge(JsonNode request) throws Exception {
         String name = request.get("consumer").asText();
+        Set<String> texts = new HashSet<>();
+        request.path("texts").forEach(text -> texts.add(text.asText()));
+        List<Message<byte[]>> rest = new ArrayList<>();
+        List<CompletableFuture<Void>> answers = new ArrayList<>();
         for (Message<byte[]> message : held.remove(name)) {
-            consumers.get(name).acknowledge(message);
+            if (texts.isEmpty() || texts.contains(new String(message.getData(), StandardCharsets.UTF_8))) {
+                answers.add(consumers.get(name).acknowledgeAsync(message));
+            } else {
+                rest.add(message);
+            }
         }
-        return true;
+        for (CompletableFuture<Void> answer : answers) {
+            answer.get(TIMEOUT_S, TimeUnit.SECONDS);
+        }
+        held.put(name, rest);
+        return answers.size();
     }
 
     private Object negativeAcknowledge(JsonNode request) {
