@@ -370,8 +370,8 @@ _TOPICS: Final = [
         options=_LEAVING,
     ).edit(
         LedgerCursorStorage.close,
-        "if self._fits_node(snapshot):",
-        "if self._fits_node(snapshot):\n"
+        "if self._fits_node(snapshot) and not has_batches:",
+        "if self._fits_node(snapshot) and not has_batches:\n"
         "            if self._ledger is not None:\n"
         "                await delete_quietly(self._ledger.ledger_id, self._context.client)",
     ),
