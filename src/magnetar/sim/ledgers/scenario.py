@@ -60,10 +60,11 @@ async def start_once_more(cluster: Cluster) -> None:
 async def _audit(client: LedgerClient, cluster: Cluster, workload: Workload, watch: Watch) -> None:
     """Every ledger that was not deleted is closed, and read from its first entry to its last."""
     can_close = len(cluster.running_bookies()) >= cluster.options.ensemble
+    tries = _TRIES_MAX if can_close and "ruin" not in watch.options.faults else 1  # Damage does not heal.
     for ledger in list(watch.history.ledgers.values()):
         if ledger.deleting:
             continue
-        for tries_left in reversed(range(_TRIES_MAX if can_close else 1)):
+        for tries_left in reversed(range(tries)):
             try:
                 await _audit_one(client, ledger, workload, watch)
                 break
