@@ -29,6 +29,7 @@ from magnetar.ids import LedgerId
 from magnetar.metadata.bookkeeper.ledgers import LedgerMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.uncancelled import ignore_outcome
 from magnetar.storage.entry_log.compaction import Compactor, GarbageCollector
 from magnetar.storage.ledger_storage import LedgerStorage
 
@@ -170,6 +171,7 @@ class Flushing:
         and still counted.
         """
         self._last = asyncio.ensure_future(self._flush_one_by_one())
+        self._last.add_done_callback(ignore_outcome)  # Its caller may have been cancelled.
         await asyncio.shield(self._last)
 
     async def _flush_one_by_one(self) -> None:
