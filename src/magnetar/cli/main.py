@@ -32,7 +32,7 @@ COMMANDS = {
     "subscriptions": ("magnetar.cli.admin.subscriptions:app", "List, create, move and delete subscriptions."),
     "namespaces": ("magnetar.cli.admin.namespaces:app", "List, create and delete namespaces, and set their policies."),
     "tenants": ("magnetar.cli.admin.namespaces:tenants_app", "List, create and delete tenants."),
-    "brokers": ("magnetar.cli.admin.brokers:app", "List the brokers of a cluster and their bundles."),
+    "brokers": ("magnetar.cli.admin.brokers:app", "List the brokers of a cluster, and move bundles."),
     "isolation": ("magnetar.cli.admin.isolation:app", "List, set and delete policies that isolate namespaces."),
     "pipeline": ("magnetar.cli.pipeline:app", "Run Spark jobs: archive, audit, scrub, replay and compact."),
     "config": ("magnetar.cli.config:app", "Show the configuration and where each value comes from."),

@@ -16,7 +16,7 @@ import pytest
 
 from magnetar.testing.processes.child import wait_for
 from magnetar.testing.processes.cluster import ProcessCluster
-from magnetar.testing.processes.servers import BrokerProcess
+from magnetar.testing.processes.servers import MAGNETAR, BrokerProcess
 from workloads.pulsar_load import NumberedLoad, connect, read_back
 
 SETTINGS = ("metadata.session_timeout_ms=2_000", "broker.deduplication=true")
@@ -102,6 +102,27 @@ def test_topics_move_without_a_loss_when_their_namespace_is_unloaded_under_load(
         load.wait_acknowledged(100)
         ask(owner_of(cluster, topic), "/admin/v2/namespaces/public/default/unload", "PUT")
     load.wait_acknowledged(100)
+    load.finish()
+    tally = read_back(client, topic, load, SIZE)
+    assert tally.passed, tally
+
+
+def test_a_drained_broker_has_no_bundles_and_clients_continue_on_the_others(
+    cluster: ProcessCluster, client: pulsar.Client
+) -> None:
+    topic = "drained"
+    client.subscribe(topic, "keeps-all").close()
+    load = NumberedLoad(client, topic, rate=500, size=SIZE)
+    load.wait_acknowledged(100)
+    drained = owner_of(cluster, topic)
+    command = [*MAGNETAR, "brokers", "drain", drained.broker_id, "--admin-url", drained.admin_url, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    moved = {each["bundle"]: each["brokerId"] for each in json.loads(done.stdout)}
+    assert moved
+    assert drained.broker_id not in moved.values()
+    load.wait_acknowledged(100)
+    assert owner_of(cluster, topic) is not drained
     load.finish()
     tally = read_back(client, topic, load, SIZE)
     assert tally.passed, tally

@@ -24,6 +24,7 @@ SILENT = {
     *(f"subscriptions {name}" for name in ("create", "delete", "skip", "expire")),
     *(f"namespaces {name}" for name in ("create", "delete", "set-retention", "set-ttl", "set-deduplication")),
     *("namespaces set-backlog-quota", "tenants create", "tenants delete", "isolation set", "isolation delete"),
+    *("brokers unload", "brokers split"),
 }
 """They do what is asked, and print nothing."""
 ODD_WORDS = re.compile(r"\b(whoever|nobody|behind|for ever|so many|so long|so old|told|under way|[Ee]lse)\b")
@@ -143,7 +144,9 @@ def arguments_of(name: str) -> list[str]:
     }.get(name, [])
     yes = ["--yes"] if "--yes" in options_of(name) else []
     arguments = [each for each in ALL[name].params if each.param_type_name == "argument" and each.required]
-    return [*("a/b" if each.type.name == "namespace" else "t" for each in arguments), *extra, *yes]
+    given = {"bundle": "a/b/0x00000000_0xffffffff"}
+    kinds = {"namespace": "a/b"}
+    return [*(given.get(each.name) or kinds.get(each.type.name, "t") for each in arguments), *extra, *yes]
 
 
 @every_row("name", sorted(name for name in ALL if "--admin-url" in options_of(name) and "pipeline" not in name))

@@ -8,7 +8,7 @@ import pytest
 from magnetar.broker.cluster.load_report import Amount, BrokerReport, BundleStats, Usage
 from magnetar.broker.ownership import BrokerAddress
 from magnetar.cli.admin import brokers
-from magnetar.errors import ArgumentError
+from magnetar.errors import ArgumentError, InvalidNameError, MagnetarError
 
 BUSY = BundleStats(10.0, 1.0, 20.5, 1.0, consumers=2, producers=1, topics=3)
 REPORT = BrokerReport(
@@ -22,17 +22,31 @@ FOUND: list[dict[str, Any]] = [
 ]
 
 
+ANSWERS = {
+    "magnetar/brokers": FOUND,
+    "clusters": ["east", "west"],
+    "brokers/east/b:8080/ownedNamespaces": {bundle: {} for bundle in REPORT.bundles},
+}
+Done = list[tuple[str, str | None]]
+
+
 @pytest.fixture(autouse=True)
-def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def done(monkeypatch: pytest.MonkeyPatch) -> Done:
+    """The paths that were put, with the destination."""
+    put: Done = []
+
     class Client:
         def __init__(self, url: str) -> None:
             assert url == "http://b:8080"
 
         def get(self, path: str) -> Any:
-            assert path == "magnetar/brokers"
-            return FOUND
+            return ANSWERS[path]
+
+        def put(self, path: str, **query: str | None) -> None:
+            put.append((path, query.get("destinationBroker")))
 
     monkeypatch.setattr(brokers, "AdminClient", Client)
+    return put
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -66,3 +80,29 @@ def test_programs_get_the_whole_reports(capsys: pytest.CaptureFixture[str]) -> N
     (_, second) = json.loads(capsys.readouterr().out)
     assert second["bundle"] == "public/default/0x40000000_0x80000000"
     assert (second["brokerId"], second["msgRateOut"]) == ("b:8080", 20.5)
+
+
+def test_a_bundle_is_unloaded_to_the_broker_that_is_named_and_split(done: Done) -> None:
+    brokers.unload("public/default/0x00000000_0x40000000", "a:8080", "http://b:8080")
+    brokers.split("public/default/0x00000000_0x40000000", "http://b:8080")
+    assert done == [
+        ("namespaces/public/default/0x00000000_0x40000000/unload", "a:8080"),
+        ("namespaces/public/default/0x00000000_0x40000000/split", None),
+    ]
+    with pytest.raises(InvalidNameError, match="is not a bundle"):
+        brokers.split("public/default/0x00", "http://b:8080")
+
+
+def test_a_broker_that_is_drained_gives_each_bundle_to_another(done: Done, capsys: pytest.CaptureFixture[str]) -> None:
+    brokers.drain("b:8080", "http://b:8080", as_json=True)
+    moved = json.loads(capsys.readouterr().out)
+    assert [each["brokerId"] for each in moved] == ["a:8080", "a:8080"]
+    assert done == [(f"namespaces/{each['bundle']}/unload", "a:8080") for each in moved]
+
+
+def test_a_broker_that_is_unknown_or_alone_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match="'x' is not a broker of the cluster; it has: a:8080, b:8080"):
+        brokers.drain("x", "http://b:8080")
+    monkeypatch.setitem(ANSWERS, "magnetar/brokers", FOUND[1:])
+    with pytest.raises(MagnetarError, match="the only broker of the cluster"):
+        brokers.drain("b:8080", "http://b:8080")

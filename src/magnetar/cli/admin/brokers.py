@@ -1,6 +1,7 @@
-"""`magnetar brokers`: the brokers of a cluster, and the bundles of topics that they serve.
+"""`magnetar brokers`: the brokers of a cluster, and the bundles of topics that they serve and pass on.
 
-What is shown are the brokers' last reports, which they write every few seconds if their load changes.
+What is listed are the brokers' last reports, which they write every few seconds if their load changes. `drain` asks the
+broker itself.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.cli.admin.client import AdminClient
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, AdminUrl
 from magnetar.cli.output import AsJson, print_json, print_table
-from magnetar.errors import ArgumentError
+from magnetar.errors import ArgumentError, MagnetarError
 
 Json: TypeAlias = Mapping[str, Any]
 
 _PATH: Final = "magnetar/brokers"
 _UNKNOWN: Final = "-"
 
-app = typer.Typer(no_args_is_help=True, help="List the brokers of a cluster and their bundles.")
+Bundle: TypeAlias = Annotated[
+    str, typer.Argument(metavar="BUNDLE", help="Bundle, as `magnetar brokers bundles` shows it.")
+]
+
+app = typer.Typer(no_args_is_help=True, help="List the brokers of a cluster and their bundles, and move bundles.")
 
 
 @app.command()
@@ -59,6 +65,65 @@ def bundles(
         return
     columns = ["bundle", "broker", "topics", "producers", "consumers", "in/s", "out/s"]
     print_table(columns, [_bundle_row(*row) for row in rows])
+
+
+@app.command()
+def unload(
+    bundle: Bundle,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="BROKER", help="Id of the broker that serves it next. Default: the one with the least load."
+        ),
+    ] = None,
+    url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Close the topics of a bundle, so that another broker can serve it. Clients reconnect by themselves."""
+    AdminClient(url).put(f"namespaces/{_checked(bundle)}/unload", destinationBroker=to)
+
+
+@app.command()
+def split(bundle: Bundle, url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Divide a bundle in two, which can then be served by different brokers. Its topics stay open."""
+    AdminClient(url).put(f"namespaces/{_checked(bundle)}/split")
+
+
+@app.command()
+def drain(
+    broker: Annotated[str, typer.Argument(metavar="BROKER", help="Id of a broker, as `magnetar brokers ls` shows it.")],
+    url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Move all bundles of a broker to the others, one by one, before you stop it. Until then it may get new ones."""
+    admin = AdminClient(url)
+    others = _others(admin.get(_PATH), broker)
+    (cluster,) = admin.get("clusters")[:1]
+    moved = []
+    for bundle in sorted(admin.get(f"brokers/{cluster}/{broker}/ownedNamespaces")):
+        to = min(others, key=lambda each: (others[each], each))
+        admin.put(f"namespaces/{bundle}/unload", destinationBroker=to)
+        others[to] += 1
+        moved.append({"bundle": bundle, "brokerId": to})
+    if as_json:
+        print_json(moved)
+    else:
+        print_table(("bundle", "broker"), [(each["bundle"], each["brokerId"]) for each in moved])
+
+
+def _others(found: list[Json], broker: str) -> dict[str, int]:
+    """Returns the other brokers, with the number of bundles that they reported."""
+    counts = {str(each["brokerId"]): len(_bundles(each)) for each in found}
+    if broker not in counts:
+        raise ArgumentError(f"{broker!r} is not a broker of the cluster; it has: {', '.join(counts) or 'none'}")
+    del counts[broker]
+    if not counts:
+        raise MagnetarError(f"{broker} is the only broker of the cluster: start another one first")
+    return counts
+
+
+def _checked(bundle: str) -> str:
+    """InvalidNameError unless it is the text of a bundle."""
+    return str(NamespaceBundle.parse(bundle))
 
 
 def _bundles(broker: Json) -> Json:
