@@ -9,11 +9,15 @@ Order:     tasks that wait are served in the order in which they came, one in a 
 Limits:    all work that shares one `Slices` gets `BUDGET_S` of a turn of the loop together. A slice also ends after
            `STEPS_MAX` steps. That bounds what a clock with coarse ticks does not see, and makes a simulated run, whose
            clock stands still within a turn, give way at the same points every time.
+Threads:   a loop that always has work takes the interpreter's lock back within microseconds, and a thread that waits
+           for it, such as a journal's, can lose that race until the whole work is done. So the lock is given away once
+           after each slice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
@@ -78,6 +82,8 @@ class Slices:
         """Runs once in every turn of the loop, as long as there is a slice or a waiter."""
         had_slice, self._ends_s = self._ends_s is not None, None
         self._is_following = False
+        if had_slice:
+            time.sleep(0)  # Lets another thread run.
         if had_slice or self._waiting:
             self._follow_turns(loop)  # Before the waiter is woken: it then runs after the turn has begun.
         while self._waiting:

@@ -111,3 +111,15 @@ async def test_nothing_runs_on_the_loop_after_the_work_is_done() -> None:
     for _ in range(4):
         await asyncio.sleep(0)
     assert not slices._is_following
+
+
+async def test_other_threads_may_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_away: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", given_away.append)
+    clock = Clock()
+    slices = Slices(clock)
+    for _ in range(10):
+        clock.now_s += BUDGET_S
+        await slices.turn()
+    assert len(given_away) >= 9
+    assert set(given_away) == {0}
