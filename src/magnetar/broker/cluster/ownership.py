@@ -165,6 +165,8 @@ class BundleOwnership(Ownership):
         self._tasks = UncancelledTasks(_stopping)
         self._is_leaving = False
         self._unverified: dict[NamespaceBundle, None] = {}
+        self._renewal: asyncio.TimerHandle | None = None
+        """Runs while the session is expired; one that is only disconnected still serves."""
         self._wake = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[MagnetarError] = loop.create_future()
@@ -524,6 +526,8 @@ class BundleOwnership(Ownership):
     async def aclose(self) -> None:
         self._is_leaving = True
         self._stop_listening()
+        if self._renewal is not None:
+            self._renewal.cancel()
         self._verifying.cancel()
         await asyncio.wait([self._verifying])
         await self._tasks.give_up()
@@ -532,6 +536,9 @@ class BundleOwnership(Ownership):
     # --- sessions, and nodes that other clients change ----------------------------------------------------------------
 
     def _on_session(self, state: SessionState) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
         if state is SessionState.EXPIRED and self._config.session_expired_policy == "shutdown":
             self._fail(
                 SessionExpiredError(
@@ -542,6 +549,10 @@ class BundleOwnership(Ownership):
             log.warning("the session has expired: bundles are owned again", extra={"bundles": len(self._held)})
             self._unverified.update(dict.fromkeys(self._held))
             self._wake.set()
+            self._renewal = asyncio.get_running_loop().call_later(_RENEWAL_S_MAX, self._on_no_renewal)
+
+    def _on_no_renewal(self) -> None:
+        self._fail(SessionExpiredError(f"the metadata store gave no new session within {_RENEWAL_S_MAX:g} s"))
 
     def _fail(self, error: MagnetarError) -> None:
         """Gives everything up at once. The process is to end."""
@@ -569,7 +580,7 @@ class BundleOwnership(Ownership):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not await self._has_session():
+            if await self._store.session.wait_usable_or_closed() is SessionState.CLOSED:  # `_renewal` is the limit.
                 return
             bundles, self._unverified = list(self._unverified), {}
             try:
@@ -593,17 +604,6 @@ class BundleOwnership(Ownership):
             else:
                 failures = 0
                 backoff.reset()
-
-    async def _has_session(self) -> bool:
-        """Waits for a session. Its store tries to get one, with pauses; one that is only disconnected still serves."""
-        session = self._store.session
-        limit_s = _RENEWAL_S_MAX if session.state is SessionState.EXPIRED else None
-        try:
-            async with asyncio.timeout(limit_s):
-                return await session.wait_usable_or_closed() is not SessionState.CLOSED
-        except TimeoutError:
-            self._fail(SessionExpiredError(f"the metadata store gave no new session within {_RENEWAL_S_MAX:g} s"))
-            return False
 
     async def _verify(self, bundle: NamespaceBundle) -> None:
         """Makes sure that the bundle's node exists and is ours, and watches it; otherwise the bundle is lost."""

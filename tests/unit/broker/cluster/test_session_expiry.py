@@ -139,6 +139,21 @@ async def test_a_broker_that_gets_no_new_session_stops() -> None:
         assert a.lost == [bundle]
 
 
+async def test_a_broker_that_was_disconnected_before_its_session_expired_stops_without_a_new_one() -> None:
+    async with ownership_world("a") as world:
+        a = world["a"]
+        bundle = await a.acquire()
+        await asyncio.sleep(1.0)  # It has looked at the node.
+        await world.harness.interrupt(a.store)
+        await asyncio.sleep(a.store.session.timeout_ms / 2000)  # It waits for the connection, to look again.
+        assert a.store.session.state is SessionState.DISCONNECTED
+        a.store.session.move(SessionState.EXPIRED)
+        async with asyncio.timeout(3_600):
+            error = await a.ownership.wait_failed()
+        assert "no new session" in str(error)
+        assert a.lost == [bundle]
+
+
 async def test_with_the_policy_shutdown_all_bundles_are_given_up_and_the_broker_stops() -> None:
     async with ownership_world("a", config=BrokerConfig(session_expired_policy="shutdown")) as world:
         a = world["a"]
