@@ -12,6 +12,8 @@ import pytest
 
 from magnetar.errors import ProcessFailedError
 from magnetar.testing.processes.child import Child, free_port, is_port_free, process_exists, wait_for
+from magnetar.testing.processes.cluster import ProcessCluster
+from magnetar.testing.processes.servers import ServerProcess
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 DEAF = [
@@ -128,3 +130,15 @@ def test_a_port_given_away_is_not_given_to_another_process() -> None:
 
 def test_our_own_process_exists() -> None:
     assert process_exists(os.getpid())
+
+
+def test_a_cluster_whose_ports_cannot_be_read_is_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text('{"zookeeper": 18')
+    with pytest.raises(ProcessFailedError, match=r"ports\.json is damaged: delete .* or choose another directory"):
+        ProcessCluster(tmp_path, 1)
+
+
+def test_a_server_that_ends_at_its_start_is_not_said_to_be_slow(tmp_path: Path) -> None:
+    server = ServerProcess("broker-1", [sys.executable, "-c", "raise SystemExit('no port')"], tmp_path / "broker-1.log")
+    with pytest.raises(ProcessFailedError, match=r"(?s)broker-1 ended before it was ready; .*no port"):
+        server.start()

@@ -8,12 +8,12 @@ Format:    Members are named `zookeeper-1`, …, `bookie-1`, …, `broker-1`, �
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from magnetar.errors import ProcessFailedError
 from magnetar.testing.processes.child import free_port
 from magnetar.testing.processes.servers import HOST, BookieProcess, BrokerProcess, init_cluster
 from magnetar.testing.processes.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -100,7 +100,7 @@ class ProcessCluster:
     def start(self) -> None:
         """Returns when all are ready."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        (self._directory / _PORTS).write_text(json.dumps(self._ports, indent=2))
+        _write_ports(self._directory, self._ports)
         self.zookeeper.start()
         init_cluster(self.metadata)
         for server in [*self.bookies, *self.brokers]:
@@ -156,7 +156,18 @@ def _names(kind: str, count: int) -> list[str]:
 
 
 def _read_ports(directory: Path) -> dict[str, int]:
-    with contextlib.suppress(FileNotFoundError):
-        found: dict[str, int] = json.loads((directory / _PORTS).read_text())
-        return found
-    return {}
+    path = directory / _PORTS
+    try:
+        found: dict[str, int] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise ProcessFailedError(f"{path} is damaged: delete {directory}, or choose another directory") from None
+    return found
+
+
+def _write_ports(directory: Path, ports: Mapping[str, int]) -> None:
+    """The file exists as a whole or not at all, also after a kill."""
+    new = directory / f"{_PORTS}.new"
+    new.write_text(json.dumps(ports, indent=2))
+    new.replace(directory / _PORTS)

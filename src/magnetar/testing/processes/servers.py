@@ -65,9 +65,9 @@ class ServerProcess:
         readable, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
         line = stdout.readline() if readable else b""
         if not line:
-            tail = self.child.log_tail()
             self.child.kill()
-            raise ProcessFailedError(f"{self.name} did not get ready within {START_TIMEOUT_S:g} s:\n{tail}")
+            what = "ended before it was ready" if readable else f"did not get ready within {START_TIMEOUT_S:g} s"
+            raise ProcessFailedError(f"{self.name} {what}; its log is {self._log}\n{self.child.log_tail()}")
         self.ready = json.loads(line)
 
     def kill(self) -> None:
