@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,19 @@ def owner_of(cluster: ProcessCluster, topic: str, asked: BrokerProcess | None = 
     return next(broker for broker in cluster.brokers if broker.url == found[0]["brokerUrl"])
 
 
+@contextmanager
+def load_on(client: pulsar.Client, topic: str) -> Iterator[NumberedLoad]:
+    """Messages that are sent meanwhile. In the end, all of them exist once, and in order."""
+    client.subscribe(topic, "keeps-all").close()  # Nothing is trimmed before it was read.
+    load = NumberedLoad(client, topic, rate=500, size=SIZE)
+    load.wait_acknowledged(100)
+    yield load
+    load.wait_acknowledged(100)
+    load.finish()
+    tally = read_back(client, topic, load, SIZE)
+    assert tally.passed, tally
+
+
 def test_every_broker_names_the_same_owner_of_each_topic_and_all_of_them_own_some(
     cluster: ProcessCluster, client: pulsar.Client
 ) -> None:
@@ -80,91 +94,67 @@ def test_topics_of_a_killed_broker_are_served_by_another_and_nothing_acknowledge
     cluster: ProcessCluster, client: pulsar.Client
 ) -> None:
     topic = "killed"
-    client.subscribe(topic, "keeps-all").close()
-    load = NumberedLoad(client, topic, rate=500, size=SIZE)
-    load.wait_acknowledged(100)
-    victim = owner_of(cluster, topic)
-    victim.kill()
-    load.wait_acknowledged(100)
-    assert owner_of(cluster, topic) is not victim
-    load.finish()
-    tally = read_back(client, topic, load, SIZE)
-    assert tally.passed, tally
+    with load_on(client, topic) as load:
+        victim = owner_of(cluster, topic)
+        victim.kill()
+        load.wait_acknowledged(100)
+        assert owner_of(cluster, topic) is not victim
 
 
 def test_topics_move_without_a_loss_when_their_namespace_is_unloaded_under_load(
     cluster: ProcessCluster, client: pulsar.Client
 ) -> None:
     topic = "unloaded"
-    client.subscribe(topic, "keeps-all").close()
-    load = NumberedLoad(client, topic, rate=500, size=SIZE)
-    for _ in range(3):
+    with load_on(client, topic) as load:
+        for _ in range(3):
+            load.wait_acknowledged(100)
+            ask(owner_of(cluster, topic), "/admin/v2/namespaces/public/default/unload", "PUT")
         load.wait_acknowledged(100)
-        ask(owner_of(cluster, topic), "/admin/v2/namespaces/public/default/unload", "PUT")
-    load.wait_acknowledged(100)
-    load.finish()
-    tally = read_back(client, topic, load, SIZE)
-    assert tally.passed, tally
 
 
 def test_a_drained_broker_has_no_bundles_and_clients_continue_on_the_others(
     cluster: ProcessCluster, client: pulsar.Client
 ) -> None:
     topic = "drained"
-    client.subscribe(topic, "keeps-all").close()
-    load = NumberedLoad(client, topic, rate=500, size=SIZE)
-    load.wait_acknowledged(100)
-    drained = owner_of(cluster, topic)
-    command = [*MAGNETAR, "brokers", "drain", drained.broker_id, "--admin-url", drained.admin_url, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    moved = {each["bundle"]: each["brokerId"] for each in json.loads(done.stdout)}
-    assert moved
-    assert drained.broker_id not in moved.values()
-    load.wait_acknowledged(100)
-    assert owner_of(cluster, topic) is not drained
-    load.finish()
-    tally = read_back(client, topic, load, SIZE)
-    assert tally.passed, tally
+    with load_on(client, topic) as load:
+        drained = owner_of(cluster, topic)
+        command = [*MAGNETAR, "brokers", "drain", drained.broker_id, "--admin-url", drained.admin_url, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        moved = {each["bundle"]: each["brokerId"] for each in json.loads(done.stdout)}
+        assert moved
+        assert drained.broker_id not in moved.values()
+        load.wait_acknowledged(100)
+        assert owner_of(cluster, topic) is not drained
 
 
 def test_a_broker_that_is_stopped_passes_its_topics_on_before_it_ends(
     cluster: ProcessCluster, client: pulsar.Client
 ) -> None:
     topic = "passed-on"
-    client.subscribe(topic, "keeps-all").close()
-    load = NumberedLoad(client, topic, rate=500, size=SIZE)
-    load.wait_acknowledged(100)
-    leaving = owner_of(cluster, topic)
-    assert leaving.stop() == 0
-    load.wait_acknowledged(100)
-    assert owner_of(cluster, topic) is not leaving
-    load.finish()
-    tally = read_back(client, topic, load, SIZE)
-    assert tally.passed, tally
+    with load_on(client, topic) as load:
+        leaving = owner_of(cluster, topic)
+        assert leaving.stop() == 0
+        load.wait_acknowledged(100)
+        assert owner_of(cluster, topic) is not leaving
 
 
 def test_a_broker_that_stood_still_past_its_session_does_not_serve_what_another_has_taken(
     cluster: ProcessCluster, client: pulsar.Client
 ) -> None:
     topic = "taken"
-    client.subscribe(topic, "keeps-all").close()
-    load = NumberedLoad(client, topic, rate=500, size=SIZE)
-    load.wait_acknowledged(100)
-    still = owner_of(cluster, topic)
-    others = [broker for broker in cluster.brokers if broker is not still]
-    still.pause()
+    with load_on(client, topic) as load:
+        still = owner_of(cluster, topic)
+        others = [broker for broker in cluster.brokers if broker is not still]
+        still.pause()
 
-    def taken() -> bool:
-        return owner_of(cluster, topic, others[0]) is not still
+        def taken() -> bool:
+            return owner_of(cluster, topic, others[0]) is not still
 
-    wait_for(taken, what="another owner of the topic", timeout=60, every=0.2)
-    still.resume()
-    wait_for(lambda: owner_of(cluster, topic, still) is not still, what="that the former owner knows", timeout=30)
-    load.wait_acknowledged(100)
-    load.finish()
-    tally = read_back(client, topic, load, SIZE)
-    assert tally.passed, tally
+        wait_for(taken, what="another owner of the topic", timeout=60, every=0.2)
+        still.resume()
+        wait_for(lambda: owner_of(cluster, topic, still) is not still, what="that the former owner knows", timeout=30)
+        load.wait_acknowledged(100)
 
 
 @pytest.mark.timeout(240)
