@@ -21,7 +21,7 @@ venv: $(STAMP)  ## create or refresh .venv
 bytecode: $(STAMP)
 	@$(RUN) -m compileall -q src
 
-demo: bytecode  ## the product end to end: the server is killed under load, Spark gives every message a verdict
+demo: bytecode  ## the product end to end: a cluster fails in parts under load, Spark gives every message a verdict
 	@$(RUN) -m demo
 
 example-pipeline: bytecode  ## a declarative pipeline of Spark on topics, from nothing to its result

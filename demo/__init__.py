@@ -1,7 +1,9 @@
 """`make demo`: the product end to end, on this machine, in a minute or two.
 
-Real processes only: `magnetar standalone`, the official Python client of Apache Pulsar, and Spark. The server is killed
-with -9 under load and started again, while the clients log what they do; then an audit on Spark holds their logs
-against the topic, message by message. The exit code says whether all of it was there; an HTML report says the rest.
-`python -m demo.ledger` shows the same one floor below: ledgers on four bookies and a ZooKeeper.
+Purpose:   Real processes only: ZooKeeper, bookies, brokers, the official Python client of Apache Pulsar, and Spark.
+           Under load a bookie is killed, a broker is killed, and a broker's session expires, while the clients log what
+           they do. Then an audit on Spark compares their logs with the topics, message by message. The exit code is its
+           verdict, and an HTML report has the details.
+Read next: __main__.py. `python -m demo.standalone` shows one server that is killed twice, and `python -m demo.ledger`
+           the layer below: ledgers on four bookies and a ZooKeeper.
 """

@@ -15,7 +15,7 @@ _PAUSE_S: Final = 0.05
 
 
 class DemoConsumer:
-    """Begins with the first message; runs until `finish`."""
+    """Begins with the first message; runs until `finish` or `end`."""
 
     def __init__(self, client: Any, topic: str, subscription: str) -> None:
         self.received: set[int] = set()
@@ -26,13 +26,16 @@ class DemoConsumer:
         self._thread.start()
 
     def finish(self, messages: int) -> None:
-        """Waits until it has received so many. TimeoutError."""
+        """Returns when it has received this number of messages. TimeoutError."""
         what = f"the consumer's receipt of {messages:,} messages"
         try:
             wait_for(lambda: len(self.received) >= messages, what=what, timeout=END_TIMEOUT_S)
         finally:
-            self._ends.set()
-            self._thread.join(END_TIMEOUT_S)
+            self.end()
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join(END_TIMEOUT_S)
 
     def _receive_all(self) -> None:
         while not self._ends.is_set():

@@ -9,13 +9,12 @@ Read next: workloads/ledger_load.py (the writer), workloads/ledger_check.py (wha
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from demo.shell import print_figures, run_demo
+from demo.shell import Narrator, print_figures, run_demo
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
 from magnetar.ledger.client import LedgerClient
@@ -36,8 +35,7 @@ STEP_TIMEOUT_S = 120.0  # Two seconds on an idle machine; the rest is for a busy
 class Demo:
     def __init__(self, directory: Path, console: Console) -> None:
         self._directory = directory
-        self._console = console
-        self._began = time.monotonic()
+        self._say = Narrator(console).say
         self._stream = Stream()
         self._writer: WriterProcess | None = None
 
@@ -128,9 +126,6 @@ class Demo:
             return condition()
 
         wait_for(is_so, what=what, timeout=STEP_TIMEOUT_S)
-
-    def _say(self, what: str) -> None:
-        self._console.print(f"{time.monotonic() - self._began:5.1f} s  {what}", highlight=False, markup=False)
 
 
 def print_verdict(tally: Tally, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`make demo`, as a user runs it: a server killed under load, and the audit on Spark."""
+"""`make demo` and `python -m demo.standalone`, as a user runs them: faults under load, and the audit on Spark."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ from typing import Final
 
 import pytest
 
-from demo.__main__ import OUTPUT
+from demo.audit import BUILD, REPORT
 from magnetar.testing.processes.child import processes_that_mention
 
 _TIMEOUT_S: Final = 900
-"""It takes less than a minute on an idle machine; the rest is for a busy one."""
+"""Each takes about a minute on an idle machine; the rest is for a busy one."""
 
 
 @pytest.mark.timeout(_TIMEOUT_S + 30)
-def test_the_demonstration_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    report = OUTPUT / "audit-report.html"
-    report.unlink(missing_ok=True)  # Else that of an earlier run would do.
+@pytest.mark.parametrize(
+    ("program", "results", "shown"),
+    [
+        ("demo", "demo", ("bookie killed", "broker killed", "session expired")),
+        ("demo.standalone", "demo-standalone", ()),
+    ],
+)
+def test_the_demonstration_passes_and_leaves_nothing_behind(
+    program: str, results: str, shown: tuple[str, ...], tmp_path: Path
+) -> None:
+    report = BUILD / results / REPORT
+    report.unlink(missing_ok=True)  # Otherwise that of an earlier run would do.
     done = subprocess.run(
-        [sys.executable, "-m", "demo"],
+        [sys.executable, "-m", program],
         capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    for column in ("sent", "acknowledged", "received", "lost", "duplicated", "out of order"):
+    for column in ("sent", "acknowledged", "received", "lost", "duplicated", "out of order", *shown):
         assert column in done.stdout
     assert f"\nreport: {report}\n" in done.stdout
     assert "</html>" in report.read_text()
