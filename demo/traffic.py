@@ -46,8 +46,9 @@ class Traffic:
             load.longest_wait_s = 0.0
 
     def wait_acknowledged(self, more: int, check: Callable[[], None], timeout: float) -> None:
-        """Waits for this number of further messages on each topic. `check` raises if waiting has become useless."""
-        wanted = [load.acknowledged + more for load in self._loads]
+        """Returns when this number of messages that are sent from now on is acknowledged on each topic, or raises
+        TimeoutError. `check` raises if waiting has become useless."""
+        wanted = [load.sent + more for load in self._loads]
 
         def have_continued() -> bool:
             check()
