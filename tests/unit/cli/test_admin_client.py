@@ -70,6 +70,26 @@ def test_nobody_at_the_address_says_what_to_do() -> None:
         AdminClient("http://127.0.0.1:1").get("tenants")
 
 
+def test_a_request_is_repeated_until_another_broker_has_the_topics_of_one_that_was_killed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers = [b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/x\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n[1]"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert AdminClient(f"http://127.0.0.1:{server.getsockname()[1]}").get("tenants") == [1]
+        thread.join(10)
+    assert "127.0.0.1:1, does not answer: waiting" in capsys.readouterr().err
+
+
 def test_a_name_that_no_host_can_have_is_nobody() -> None:
     with pytest.raises(AdminError, match="no server answers"):
         AdminClient(f"http://{'a' * 64}:8080").get("tenants")

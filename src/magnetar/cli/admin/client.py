@@ -4,7 +4,9 @@ The usual HTTP clients take half of a fifth of a second only to be imported, and
 answer in less. This one speaks HTTP/1.1 over TCP, to servers such as ours and Pulsar's: a length or chunks. It does not
 speak HTTPS.
 
-Limits:    The size of an answer, and the time; redirects to the broker that has the topic are followed a few times.
+Failure:   A broker redirects to the one that has the topic. If that one has just been killed, the request is repeated
+           until another broker has taken the topic over.
+Limits:    The size of an answer, and the time; redirects are followed a few times.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
+from magnetar.cli.output import note
 from magnetar.errors import ArgumentError, MagnetarError
 from magnetar.names import TopicName
 
 TIMEOUT_S: Final = 70.0  # The server answers within 60, if only to say that it is not done.
 ANSWER_BYTES_MAX: Final = 256 * 2**20
 _REDIRECTS_MAX: Final = 5
+_PAUSE_S: Final = 0.5
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
 _ADVICE: Final = "start `magnetar standalone`, or say where the broker is with --admin-url or MAGNETAR_ADMIN_URL"
@@ -35,6 +41,10 @@ class AdminError(MagnetarError):
         super().__init__(text)
         self.status = status
         self.asked_wrongly = status == _BAD_REQUEST
+
+
+class _UnreachableError(AdminError):
+    """Nothing was sent: there is no connection."""
 
 
 class Answer:
@@ -87,14 +97,32 @@ class AdminClient:
         given = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         url = f"{self._url}/admin/v2/{path}" + (f"?{urlencode(given)}" if given else "")
         data = b"" if body is None else json.dumps(body).encode()
-        for _ in range(_REDIRECTS_MAX):
-            answer = _ask(method, url, data, self._timeout_s)
-            if answer.status not in (307, 308) or "location" not in answer.headers:
-                break
-            url = answer.headers["location"]
+        answer = self._answer(method, url, data)
         if answer.status >= 300:
             raise AdminError(_reason(answer), answer.status)
         return answer
+
+    def _answer(self, method: str, url: str, data: bytes) -> Answer:
+        ends_at = time.monotonic() + self._timeout_s
+        is_noted = False
+        while True:
+            asked = url
+            try:
+                for _ in range(_REDIRECTS_MAX):
+                    answer = _ask(method, asked, data, self._timeout_s)
+                    if answer.status not in (307, 308) or "location" not in answer.headers:
+                        break
+                    asked = answer.headers["location"]
+            except _UnreachableError:
+                if asked == url or time.monotonic() > ends_at:
+                    raise
+                if not is_noted:
+                    where = urlsplit(asked).netloc
+                    note(f"the owner of the topic, {where}, does not answer: waiting until another broker is its owner")
+                    is_noted = True
+                time.sleep(_PAUSE_S)
+            else:
+                return answer
 
 
 def default_admin_url(url: str) -> str:
@@ -153,20 +181,28 @@ def _ask(method: str, url: str, body: bytes, timeout_s: float) -> Answer:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body or method != "GET" else ""
     head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n{length}\r\n"
-    try:
-        with socket.create_connection((host, port), timeout_s) as connection:
+    with _errors_of(AdminError, parts, timeout_s):
+        with _errors_of(_UnreachableError, parts, timeout_s):
+            connecting = socket.create_connection((host, port), timeout_s)
+        with connecting as connection:
             connection.sendall(head.encode() + body)
             data = _read_all(connection)
-    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
-        is_late = isinstance(error, TimeoutError)
-        why = f"no answer within {timeout_s:g} s" if is_late else getattr(error, "strerror", None) or error
-        raise AdminError(f"no server answers at http://{parts.netloc} ({why}): {_ADVICE}") from None
     if not data.startswith(b"HTTP/"):
         raise AdminError(
             f"{parts.netloc} does not speak HTTP: it may be the port for clients (--url, usually 6650). Give "
             "the admin interface (usually 8080) with --admin-url or MAGNETAR_ADMIN_URL"
         )
     return _parse(data)
+
+
+@contextlib.contextmanager
+def _errors_of(kind: type[AdminError], parts: SplitResult, timeout_s: float) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+        is_late = isinstance(error, TimeoutError)
+        why = f"no answer within {timeout_s:g} s" if is_late else getattr(error, "strerror", None) or error
+        raise kind(f"no server answers at http://{parts.netloc} ({why}): {_ADVICE}") from None
 
 
 def _read_all(connection: socket.socket) -> bytes:
