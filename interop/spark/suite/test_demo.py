@@ -24,6 +24,7 @@ _TIMEOUT_S: Final = 900
         ("demo", "demo", ("bookie killed", "broker killed", "session expired")),
         ("demo.standalone", "demo-standalone", ()),
     ],
+    ids=["of a cluster", "of standalone"],
 )
 def test_the_demonstration_passes_and_leaves_nothing_behind(
     program: str, results: str, shown: tuple[str, ...], tmp_path: Path
