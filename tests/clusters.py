@@ -1,7 +1,7 @@
 """Bookies in the test's process, real or simulated, as the test's loop is.
 
-Virtual time:  the bookies are the production class on one simulated machine, behind the loop's simulated network.
-Otherwise:     they have real sockets and real files in a temporary directory.
+On virtual time, the bookies are the production class on one simulated machine, on the loop's simulated network.
+Otherwise they have real sockets, and real files in a temporary directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Commands of `magnetar` as a user runs them, in processes of their own, without each paying for its imports.
 
-How:       one process (this file as a program) imports the command line once and forks for every command; a command has
-           its own arguments, environment, standard streams and exit code, as if it had been started by a shell.
-Not for:   what Python reads of the environment when it starts, and terminals: such tests start a process themselves.
+Purpose:   speed. One process (this file as a program) imports the command line once and forks for every command. Each
+           has arguments, environment, standard streams and an exit code of its own, as if a shell had started it.
+Limits:    tests of terminals, and of variables that Python reads when it starts, start a process themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A marker for tests whose time is not the clock's: `virtual_time` runs a coroutine on the simulator's loop.
 
-Time:      when nothing is runnable, it jumps to the next timer. A test that waits for a minute takes no time.
+Purpose:   speed. When nothing is runnable, time jumps to the next timer. A test that waits for a minute takes no time.
 Order:     follows from a seed that is always the same, so the test repeats exactly.
-Network:   servers and connections of the loop are simulated. What needs real sockets, files or threads is not for it.
+Limits:    servers and connections of the loop are simulated: tests with real sockets, files or threads cannot use it.
 Failure:   an exception that no task and no callback handles fails the test, and so does a loop with nothing left to do.
 Read next: src/magnetar/sim/loop.py
 """

@@ -1,6 +1,6 @@
-"""The harness of the relayed store: a store in memory behind real HTTP servers in this process, one for each client.
+"""The harness of the relayed store: a store in memory, and a real HTTP server in this process for each client.
 
-No session: what a harness does to one (`expire`) cannot be done here. An outage is a server that nobody
+Limits: there is no session, so `expire` cannot be tested here. An outage is a server that no client
 reaches.
 """
 
@@ -33,7 +33,7 @@ WATCH_S = 0.02
 
 
 class Relay:
-    """A broker's HTTP port, with nothing but the relay behind it."""
+    """A broker's HTTP port that serves only the relay."""
 
     def __init__(self, store: MetadataStore, permissions: Permissions | None = None) -> None:
         self.port = 0
@@ -60,7 +60,7 @@ class Relay:
             self.port = int(self._listening.sockets[0].getsockname()[1])
 
     def vanish(self) -> None:
-        """Nobody answers any more."""
+        """Closes the server, so that requests are not answered any more."""
         if self._listening is not None:
             self._listening.close()
             self._listening = None

@@ -1,6 +1,6 @@
 """The relayed store is held to the contract as far as it has no session: nodes, transactions, races, outages.
 
-Left out: what ephemeral nodes and the kinds of watch events are about. Watches are always INTERRUPTED here.
+Limits: tests of ephemeral nodes and of the kinds of watch events are left out. Watches are always INTERRUPTED here.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m tests.golden.capture_pulsar_frames
 
 The server answers as a broker would, as far as the calls below need it, with frames of our own encoders: that the
-client goes on shows that it reads them. Run it again for a new release of the client; names, times and ids change.
+client continues shows that it reads them. Run it again for a new release of the client; names, times and ids change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The judge of the chaos runs is judged too: it must see what it is there to see."""
+"""The judge of the chaos runs is judged too: it must find every kind of loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.ledger_writer import Stream
 
 
 class Ledgers:
-    """Ledgers that are written as a test wants them, and the stream as writers would have told it."""
+    """Ledgers that are written as a test wants them, and the stream as writers would have reported it."""
 
     def __init__(self, cluster: BookieCluster, client: LedgerClient) -> None:
         self.stream = Stream()

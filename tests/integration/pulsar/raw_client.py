@@ -1,4 +1,4 @@
-"""A client that says what the test wants, right or wrong: frames on a plain socket, nothing behind the test's back."""
+"""A client that says what the test wants, right or wrong: frames on a plain socket, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import (
 
 TIMEOUT_S = 20.0
 _FRAME_BYTES_MAX = 2**26
-_HELD_S = 0.5  # A broker that takes nothing for so long does not mean to.
+_HELD_S = 0.5  # A broker that takes nothing for this long does so on purpose.
 _BLOCK_BYTES = 2**16
 
 
 def body_of(payload: bytes, sequence_id: int = 0, **fields: Any) -> bytes:
-    """What a producer sends behind its command."""
+    """Returns what a producer sends after its command."""
     metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=1, **fields)
     return with_checksum(metadata.SerializeToString(), payload)
 
@@ -52,7 +52,7 @@ def _ping() -> BaseCommand:
 
 
 class RawClient:
-    """Connected and past the handshake, unless told otherwise."""
+    """A connection that has passed the handshake, unless the test says otherwise."""
 
     def __init__(self, port: int, *, says_hello: bool = True, receive_bytes: int = 0) -> None:
         """A small `receive_bytes` makes one that does not read known to the other side soon."""
@@ -181,7 +181,7 @@ class RawClient:
             self._buffer += data
 
     def ids_until_pong(self) -> list[MessageIdData]:
-        """Of what is delivered before the broker answers a ping."""
+        """Returns the ids of the messages that are delivered before the broker answers a ping."""
         self.say(_ping())
         found = []
         while (command := self.hear(BaseCommand.MESSAGE, BaseCommand.PONG)).type == BaseCommand.MESSAGE:

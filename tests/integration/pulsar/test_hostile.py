@@ -1,5 +1,5 @@
-"""Bytes and requests that no client should send. Each costs its sender at most its own connection, and nobody else
-anything: a neighbour with the official client is served after each, and finds all that was acknowledged at the end."""
+"""Bytes and requests that no client should send. Each costs its sender at most its own connection, and other clients
+nothing: the official client is served after each, and finds all that was acknowledged at the end."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _fill(message: object) -> None:
             setattr(message, field.name, "x" if field.cpp_type == field.CPPTYPE_STRING else 7)
 
 
-# --- messages that are none -------------------------------------------------------------------------------------------
+# --- malformed messages -----------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_checksum_is_refused_and_the_next_message_is_not(raw: RawClient) -> None:

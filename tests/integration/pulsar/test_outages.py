@@ -1,5 +1,5 @@
-"""What the broker stands on gives way: the disk fills, the metadata store stalls. Clients wait or are told; what was
-acknowledged is there; and when it is over, all goes on by itself."""
+"""What the broker needs fails: the disk fills, the metadata store stalls. Clients wait or get an error; what was
+acknowledged is kept; and when the outage is over, everything continues by itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_full_disk_stops_publishing_and_nothing_else_until_there_is_room(
     producer = client.create_producer("t", send_timeout_millis=2_000, block_if_queue_full=True, batching_enabled=False)
     stored = _send_until_refused(producer)
     assert stored > 10
-    for number in range(stored):  # Reading and acknowledging go on.
+    for number in range(stored):  # Reading and acknowledging continue.
         message = consumer.receive(WAIT_MS)
         assert int(message.data()[:6]) == number
         consumer.acknowledge(message)

@@ -49,7 +49,7 @@ async def _ledgers_are_written_and_read_back(cluster: Cluster) -> None:
     reader = await cluster.ledgers.open(writer.ledger_id)
     assert [bytes(entry.payload) async for entry in reader] == [b"entry %d" % number for number in range(100)]
     await cluster.ledgers.delete(writer.ledger_id)
-    left = await cluster.ledgers.create(ensemble_size=1)  # Its writer goes; somebody else closes it.
+    left = await cluster.ledgers.create(ensemble_size=1)  # Its writer ends; another client closes it.
     await left.add(b"kept")
     await left.release()
     assert (await cluster.ledgers.recover(left.ledger_id)).last_entry_id == 0

@@ -57,7 +57,7 @@ class _Overridden:
 
 
 async def count_losses(recorder: Recorder, tmp_path: Path) -> int:
-    """Crashes at random points; a loss is an acknowledged number that is not there, half there, or unreadable."""
+    """Crashes at random points; a loss is an acknowledged number that is missing, incomplete or unreadable."""
     choices = random.Random(4711)
     first = recorder.steps.index(Acknowledged(1))
     losses = 0

@@ -84,6 +84,6 @@ def _close_session(address: str, client_id: tuple[int, bytes]) -> None:
 
 
 async def connect_to(url: str, zookeeper: ZooKeeperConfig | None = None, **settings: int) -> ZooKeeperStore:
-    """Straight to the servers, with the contract's timeouts unless told otherwise."""
+    """Straight to the servers, with the contract's timeouts unless `settings` has others."""
     config = dataclasses.replace(CONTRACT_CONFIG, url=url, **settings)
     return await connect_zookeeper(config, zookeeper or ZooKeeperConfig(), SystemRuntime())

@@ -1,4 +1,4 @@
-"""A server that is not there, goes away, comes back, or says nothing."""
+"""A server that is missing, goes away, comes back, or is silent."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_turn_that_comes_in_the_moment_of_its_time_out_counts(in_process: 
         await asyncio.sleep(0)
         over = loop.time() + wait_s
         first = asyncio.ensure_future(writer.add(0, b"entry-0"))
-        while loop.time() <= over:  # A busy loop: when it goes on, both are due.
+        while loop.time() <= over:  # A busy loop: when it continues, both are due.
             pass
         assert await asyncio.gather(first, early) == [0, 1]
         await writer.close()

@@ -1,4 +1,4 @@
-"""Topics as ledgers: what is told to those who read from the bookies themselves."""
+"""Topics as ledgers: what the broker reports to clients that read from the bookies themselves."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Node:
                 self.durable += _entries_of(part) if isinstance(part, DurableAdds) else [part]
 
     def add(self, entries: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """One run, as a connection's buffer has it. What is durable of it is told by entry."""
+        """One run, as a connection's buffer has it. Returns the entries of it that are durable."""
         assert self.storage is not None
         assert self.journals is not None
         chunk = b"".join(add_frame(KEY, entry_bytes(*entry)) for entry in entries)
@@ -165,7 +165,7 @@ class Node:
 
 
 def _entries_of(token: DurableAdds) -> list[tuple[int, int]]:
-    """As its writer would be told."""
+    """Returns the entries as the answer to their writer names them."""
     answers = encode_adds_done(token.frames, token.offsets)
     run = scan_add_responses(answers, 0, len(answers))
     return list(zip(run.ledger_ids, run.entry_ids, strict=True))

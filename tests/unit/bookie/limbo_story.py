@@ -1,4 +1,4 @@
-"""A repair that has come to its end is there after any crash: for the test that takes out every sync in turn."""
+"""The result of a finished repair survives any crash: for the test that takes out every sync in turn."""
 
 from __future__ import annotations
 

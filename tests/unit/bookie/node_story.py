@@ -1,11 +1,11 @@
 """Stories of a bookie that crashes again and again; after each start, everything it ever promised is looked for.
 
-Promises:  acknowledged entries, byte for byte; fences; master keys; explicit LACs; what an operator said; who the
-           bookie is. An index that refers only to logs that are there. Files that were given up do not come back. After
+Invariant: what is promised stays: acknowledged entries, byte for byte; fences; master keys; explicit LACs; what an
+           operator set; the bookie's id. The index names only existing logs. Files that were given up stay away. After
            an orderly stop, damage in the journal is not taken for a torn write, and a log has its ledger map.
-Acts:      what happens in a life, one after the other; the crash comes in the middle of one, or right behind it, which
+Order:     a life consists of acts, one after the other. The crash comes in the middle of one, or right after it, which
            is when a promise is youngest.
-Kinds:     busy: the bookie flushes, collects and compacts by itself, as fast as it can. Quiet: when an act says so.
+           A busy bookie flushes, collects and compacts by itself, as fast as it can; a quiet one when an act says so.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def story_config(*, busy: bool, preallocated_bytes: int, journals: int = 1) -> C
 
 
 class Promises:
-    """What clients and operators were told, and what they tried without being told."""
+    """What clients and operators got an answer for, and what they tried without one."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, dict[int, None]] = {}
@@ -146,7 +146,7 @@ class Story:
     # --- one life -----------------------------------------------------------------------------------------------------
 
     async def first_hours(self) -> None:
-        """Moments that chance rarely meets: before the first mark, in the first flush, behind an orderly stop."""
+        """Moments that chance rarely meets: before the first mark, in the first flush, after an orderly stop."""
         await self._start()
         await self.put_in_limbo()
         self.crash(Crash.DROP_UNSYNCED)
@@ -203,16 +203,16 @@ class Story:
         else:
             names = self.node.journal_names() | self.node.log_names()
             self.crash()
-            if not self.busy:  # Else a removal may have been under way.
+            if not self.busy:  # Otherwise a removal may have been in progress.
                 assert self.node.journal_names() | self.node.log_names() <= names, "files that were removed are back"
 
     async def _start(self) -> None:
         bookie = await asyncio.shield(self.node.start())
-        bookie.table.ledgers_max = 4  # Less than a setting may say: so few ledgers have to do.
+        bookie.table.ledgers_max = 4  # Less than a setting may say: the story has few ledgers.
         self.promises.bookie_id = self.promises.bookie_id or bookie.bookie_id
 
     async def stop(self) -> None:
-        if not self.busy:  # Else the stop may give a flush up that is under way, and its log with it.
+        if not self.busy:  # Otherwise the stop may give up a flush in progress, and its log with it.
             self.promises.finished_logs = self.node.bookie._storage._writer.log_ids()
         await self.node.stop()
 

@@ -1,8 +1,9 @@
 """A whole bookie on simulated disks: started, crashed and started again on the same machine, with metadata in memory.
 
-Devices:   one for the journal, one for each of two ledger directories. So a mark is in two places, and a log in either.
-Index:     RocksDB cannot run here. Its twin is MemoryStore, bound to the directory that RocksDB would have made: what
-           it was given is durable at once, as RocksDB's own is, but it is gone if the name of that directory is.
+Purpose:   a bookie with one device for the journal and one for each of two ledger directories, so that a mark is in two
+           places, and a log in either.
+Limits:    RocksDB cannot run here. Its twin is MemoryStore, bound to the directory that RocksDB would have made: what
+           it was given is durable at once, as RocksDB's own is, but it is lost with the name of that directory.
 """
 
 from __future__ import annotations

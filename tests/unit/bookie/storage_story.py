@@ -1,4 +1,4 @@
-"""What storage has flushed is there after any crash: for the test that takes out every sync in turn.
+"""What storage has flushed survives any crash: for the test that takes out every sync in turn.
 
 A bookie's first mark, in the same directories, makes the names of storage's own durable once more. Storage has promised
 without it, and must not rely on it.

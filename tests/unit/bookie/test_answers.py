@@ -159,7 +159,7 @@ def test_the_largest_entry_that_a_bookie_takes_can_be_read_in_every_way() -> Non
 def test_the_frame_of_a_batch_has_as_many_entries_as_fit_its_limit(
     entry_bytes: int, stored: int, bytes_max: int, expected: int
 ) -> None:
-    """5 MiB is what Apache's client asks for, and the largest frame it takes, unless it is told otherwise."""
+    """5 MiB is what Apache's client requests, and the largest frame that it takes, unless configured otherwise."""
 
     async def test(node: SimNode) -> None:
         reader = await Reader.connect(node)

@@ -87,7 +87,7 @@ async def test_a_ledger_deleted_from_the_metadata_is_dropped_and_forgotten(node:
 
 
 async def test_a_ledger_whose_ensembles_do_not_name_this_bookie_stays(node: Node) -> None:
-    """It may be on its way here: copies are written before the metadata names their bookie."""
+    """The copy may be in progress: copies are written before the metadata names their bookie."""
     await node.make(1)
     await node.collector().collect()
     assert await node.storage.list_ledgers() == [1]

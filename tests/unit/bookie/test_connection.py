@@ -480,7 +480,7 @@ class Peer(asyncio.Transport):
 
 
 def answer_of(number: int, entry_bytes: int, entries: int = 1) -> list[Buffer]:
-    """A frame of several parts, each of which tells whose it is."""
+    """A frame of several parts, each of which contains the frame's number."""
     entry = number.to_bytes(4, "big") * (entry_bytes // 4)
     head = number.to_bytes(4, "big") * 6
     return [(len(head) + entries * len(entry)).to_bytes(4, "big") + head, *[entry] * entries]

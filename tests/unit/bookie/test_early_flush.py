@@ -15,7 +15,7 @@ _LIVES = 8
 
 
 async def killed_under_load(node: SimNode) -> int:
-    """Its port. The session of the killed process goes on for a while."""
+    """Returns its port. The session of the killed process continues for a while."""
     port = node.bookie.port
     load = await writer(node, 1)
     load.begin(10)
@@ -25,7 +25,7 @@ async def killed_under_load(node: SimNode) -> int:
 
 
 async def first_client(port: int, ledger_id: int) -> BookieLoad:
-    """As soon as anybody is heard, which is before the bookie is registered."""
+    """Connects as soon as the port listens, which is before the bookie is registered."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -56,7 +56,7 @@ def test_a_bookie_that_is_killed_again_and_again_does_not_replay_more_each_time(
     async def test(node: SimNode) -> None:
         port = await killed_under_load(node)
         replayed: list[int] = []
-        starting: list[asyncio.Future[Bookie]] = []  # Nobody waits for them: they stand still with all the rest.
+        starting: list[asyncio.Future[Bookie]] = []  # Not awaited: they stand still with all the rest.
         for life in range(_LIVES):
             slow(*node.ledgers, seconds=0.0)
             starting.append(asyncio.ensure_future(node.start()))

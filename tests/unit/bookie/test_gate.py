@@ -1,4 +1,4 @@
-"""A gate that is shut for too long refuses; one that is closed leaves nothing behind."""
+"""A gate that is shut for too long refuses; one that is closed keeps no caller waiting."""
 
 from __future__ import annotations
 

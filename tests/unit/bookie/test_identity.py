@@ -1,4 +1,4 @@
-"""Who a bookie is: the same after any crash, and nobody at all with a disk that is not its own."""
+"""A bookie's identity: the same after any crash, and refused with a disk that is not its own."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class Steps:
     async def take(self) -> None:
         if self.taken == self._allowed:
             self.crashed.set()
-            await asyncio.Event().wait()  # For ever: the process is dead.
+            await asyncio.Event().wait()  # Forever: the process is dead.
         self.taken += 1
 
 

@@ -49,7 +49,7 @@ async def test_all_records_of_a_ledger_go_to_one_journal_and_a_run_is_split() ->
 
 
 def hold_syncs(node: Node, number: int) -> asyncio.Event:
-    """Of one journal, until the event is set."""
+    """Holds the syncs of one journal until the event is set."""
     assert node.journals is not None
     released = asyncio.Event()
     slow = node.journals.all[number]._current.file
@@ -275,7 +275,7 @@ async def test_a_journal_that_cannot_be_looked_at_cannot_be_left_out() -> None:
 
 
 class Workload:
-    """Adds, fences and flushes for ever; knows what must be there."""
+    """Adds, fences and flushes forever; knows what must exist."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

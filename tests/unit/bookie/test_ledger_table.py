@@ -184,7 +184,7 @@ async def test_a_fence_is_found_again_after_its_ledger_was_let_go(when: str, sto
 
 
 async def test_a_second_fence_waits_for_the_first_though_its_ledger_was_let_go_meanwhile() -> None:
-    """The first request holds the ledger and waits for room in the journal: nobody sees that the ledger is busy."""
+    """The first request holds the ledger and waits for room in the journal: nothing shows that the ledger is busy."""
     journal = OpenJournal()
     table = LedgerTable(Flags(), 4)
     fencing = Fencing(table, journal)
@@ -199,7 +199,7 @@ async def test_a_second_fence_waits_for_the_first_though_its_ledger_was_let_go_m
     first.cancel()
     await asyncio.wait([first])
     del first
-    gc.collect()  # Nobody but the table knows of the ledger now.
+    gc.collect()  # Only the table refers to the ledger now.
     second = asyncio.ensure_future(fencing.fence(1, KEY))
     await asyncio.wait([second], timeout=0.05)
     assert not second.done()

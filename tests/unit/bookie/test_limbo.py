@@ -140,14 +140,14 @@ async def journal_files(world: World) -> list[str]:
 
 
 async def write_and_crash(world: World, store: MetadataStore) -> list[tuple[int, int]]:
-    """Several files of single groups behind the mark; returns the entries in order."""
+    """Writes several files of single groups after the mark; returns the entries in order."""
     node = await start(world, store)
     written = []
     for entry_id in range(100):
         for ledger_id in (OPEN, CLOSED):
             await node.write((ledger_id, entry_id))
             written.append((ledger_id, entry_id))
-        if entry_id in (9, 29):  # The journal's first files are gone then.
+        if entry_id in (9, 29):  # The journal's first files are deleted then.
             await node.flush()
     await node.wait_durable(node.fence(ELSEWHERE))
     world.crash(Crash.KILL)
@@ -231,7 +231,7 @@ async def test_a_damaged_file_is_set_aside_and_all_before_and_behind_it_is_kept(
     assert set(before) - {name} <= set(after)
     node = await start(world, store)
     await check_flags(node)
-    assert (await node.flags(ELSEWHERE)).fenced  # From the journal, behind the damage.
+    assert (await node.flags(ELSEWHERE)).fenced  # From the journal, after the damage.
     missing = await missing_of(node, written)
     assert 0 < len(missing) <= report.missing_records < len(written) / 3
     await node.has(*(entry for entry in written if entry not in missing))

@@ -23,7 +23,7 @@ from tests.unit.bookie.sim_node import SimNode
 
 
 class Reader:
-    """Sends compact reads as they are told to be sent, and gathers the answers."""
+    """Sends the compact reads of a test, and gathers the answers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -32,7 +32,7 @@ async def add(client: Client, entry_id: int, lac: int) -> None:
 
 
 async def polling(node: SimNode, count: int) -> tuple[list[Client], list[asyncio.Future[AnyResponse]]]:
-    """So many clients that wait for the LAC to move beyond 0."""
+    """Returns `count` clients that wait for the LAC to move beyond 0."""
     clients = [await Client.connect(node.bookie.port) for _ in range(count)]
     polls = [asyncio.ensure_future(client.ask(POLL)) for client in clients]
     await until(lambda: metric(node.bookie, "long_polls_waiting") == count, "all of them wait")

@@ -1,7 +1,8 @@
 """A whole bookie loses power again and again; nothing it has acknowledged is lost, and no sync of it could be left out.
 
-The places that sync are found twice: by running the stories, and in the text of the code. Each one found in the text
-must have been run, and taken out, it must make a story fail. So a sync that is added later cannot be forgotten here.
+Invariant: the places that sync are found twice: by running the stories, and in the text of the code. Each one found in
+           the text must have been run, and taken out, it must make a story fail. So a sync that is added later cannot
+           be forgotten here.
 """
 
 from __future__ import annotations

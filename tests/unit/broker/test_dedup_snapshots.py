@@ -87,7 +87,7 @@ async def test_an_interval_that_is_changed_counts_from_then_on() -> None:
     await asyncio.sleep(20)
     assert cursor.saves == [(15.0, 0)]
     persist(dedup, 1)
-    dedup.set_snapshot_s(0)  # Never: only after so many entries.
+    dedup.set_snapshot_s(0)  # Never by time: only after a number of entries.
     await asyncio.sleep(1_000)
     assert len(cursor.saves) == 1
 

@@ -29,7 +29,7 @@ class Sink:
 
 
 class SlowSink(Sink):
-    """Of a connection that is dead, which takes some turns of the loop to be found out."""
+    """The sink of a dead connection, which is found to be dead only after some turns of the loop."""
 
     async def check_alive(self) -> bool:
         for _ in range(5):
@@ -259,7 +259,7 @@ async def test_one_that_waited_with_an_older_epoch_is_fenced_and_passes_its_turn
     old = asyncio.ensure_future(producers.admit(producer("b", AccessMode.WAIT_FOR_EXCLUSIVE, topic_epoch=0), nothing))
     new = asyncio.ensure_future(producers.admit(producer("c", AccessMode.WAIT_FOR_EXCLUSIVE), nothing))
     await asyncio.sleep(0)
-    producers.epoch = 1  # Another exclusive producer was there in between.
+    producers.epoch = 1  # Another exclusive producer had the topic in between.
     producers.remove(first)
     with pytest.raises(ProducerFencedError):
         await old

@@ -1,4 +1,4 @@
-"""The broker's side of staging: what an intent names is copied once, goes on after any end, and is refused clearly."""
+"""The broker's side of staging: what an intent names is copied once, also after a crash, or clearly refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SMALL_LEDGERS = TopicConfig(ensemble_size=1, write_quorum=1, ack_quorum=1, ledge
 
 
 class Nobody:
-    """Decided, and the driver is gone."""
+    """The epoch is decided, and its driver has ended."""
 
     async def publish(self, topic: str, owner: str, epoch: int) -> None:
         raise NoSuchLedgerError("gone")
@@ -202,7 +202,7 @@ async def test_nothing_that_is_needed_to_go_on_is_trimmed(monkeypatch: pytest.Mo
                 await publish(world)
         topic = await loaded(world)
         await topic.log.roll()
-        assert await trim(topic) == 0  # Nobody subscribes: all of it would go.
+        assert await trim(topic) == 0  # Without a subscription all of it would be trimmed.
         await truncate(topic)
         await world.broker_world.restart()
         topic = await loaded(world)

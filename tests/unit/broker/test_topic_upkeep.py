@@ -281,7 +281,7 @@ async def test_a_subscription_expires_by_the_time_since_it_was_used_over_restart
         monkeypatch.setattr(world.broker.service.entropy, "wall_ms", Later(58 * 60_000).wall_ms)
         topic = await world.topic("t")
         await drop_idle_subscriptions(topic, Later(62 * 60_000))
-        assert "s" in topic.subscriptions  # It was loaded four minutes ago: its consumer may be on its way.
+        assert "s" in topic.subscriptions  # It was loaded four minutes ago: its consumer may be reconnecting.
         await drop_idle_subscriptions(topic, Later(64 * 60_000))
         assert "s" not in topic.subscriptions
 
@@ -356,7 +356,7 @@ async def test_a_topic_that_nobody_uses_stays_while_its_messages_are_to_be_kept(
 
 
 async def unused_topic(world: BrokerWorld, mode: DeleteMode) -> PersistentTopic:
-    """With a message that its only subscription has not read, and nobody connected for long."""
+    """Returns a topic with a message that its only subscription has not read. No client is connected for long."""
     talker = await world.talker()
     await talker.producer("t")
     await talker.subscribe("t")

@@ -70,7 +70,7 @@ async def test_an_unloaded_topic_tells_its_clients_and_is_there_again_for_who_co
 
 
 class Hanging:
-    """Whatever it stands for does not end before it is told to."""
+    """Stands for a call that does not return before the test lets it."""
 
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()
@@ -115,7 +115,7 @@ def subscribe_command(topic: str, subscription: str, request_id: int) -> BaseCom
 async def test_a_topic_that_is_not_closed_in_time_tells_its_clients_all_the_same(
     begin: Callable[[Talker, pytest.MonkeyPatch], Awaitable[Hanging]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else's request keeps it from being closed."""
+    """Another client's request keeps it from being closed."""
     async with broker_world(upkeep=UpkeepConfig(close_timeout_ms=100)) as world:
         other, talker = await world.talker(), await world.talker()
         await other.subscribe("t", "s1", kind=CommandSubscribe.Shared)

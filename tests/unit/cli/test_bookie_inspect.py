@@ -140,7 +140,7 @@ def killed(made: Path, tmp_path: Path) -> Stopped:
 
 @pytest.fixture
 def unfinished(closed: Stopped) -> Stopped:
-    """All is flushed and indexed, and the log ends behind its last entry: as a kill leaves it for ever."""
+    """All is flushed and indexed, and the log ends after its last entry: a kill leaves it like this forever."""
     content = closed.log.read_bytes()
     end = decode_footer(content[-FOOTER_BYTES:], 0)
     closed.log.write_bytes(content[:end])

@@ -216,7 +216,7 @@ def test_a_mistyped_command_is_wrong_usage() -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])  # Buffered output fails when it is flushed, else when it is printed.
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # Buffered output fails when it is flushed.
 def test_a_reader_that_leaves_early_hears_nothing(unbuffered: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "config", "show"],

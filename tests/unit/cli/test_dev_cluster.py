@@ -56,7 +56,7 @@ def control(member: FakeMember) -> Control:
 
 @pytest.fixture
 def directory(control: Control, tmp_path: Path) -> Iterator[Path]:
-    """Of a cluster that obeys."""
+    """The directory of a cluster that obeys."""
     is_over = threading.Event()
     with listening(tmp_path) as listener:
         thread = threading.Thread(target=obey, args=(listener, control, is_over.is_set))

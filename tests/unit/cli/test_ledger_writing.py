@@ -19,7 +19,7 @@ async def test_ledger_that_was_taken_over_is_one_error_whatever_is_in_flight() -
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context["message"]))
     await _lose_the_ledger()
-    gc.collect()  # A future whose error nobody asked for tells it when it goes.
+    gc.collect()  # A future whose error was not fetched reports it when it is collected.
     assert told == []
 
 

@@ -260,7 +260,7 @@ def run(
     seed: str = "1",
     url: str = URL,
 ) -> T:
-    """With a client and a broker on hosts of their own; the client is closed behind it."""
+    """Runs it with a client and a broker on hosts of their own; the client is closed after it."""
     broker = FakeBroker()
 
     async def driver() -> T:

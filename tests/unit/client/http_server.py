@@ -1,4 +1,4 @@
-"""An HTTP server that says what a test tells it, on a port of the system's."""
+"""An HTTP server with the answers of a test, on a port that the system chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answer = bytes | None
 
 
 class Server:
-    """Says what the test tells it, one answer for each request."""
+    """Sends the answers of the test, one for each request."""
 
     def __init__(self, answer: Callable[[str], Answer] | None = None) -> None:
         self.connections = 0

@@ -1,4 +1,4 @@
-"""Consumers and readers against a broker that can be told to misbehave, in virtual time."""
+"""Consumers and readers against a broker that misbehaves when a test wants it, in virtual time."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_seek_into_a_batch_begins_with_that_message() -> None:
         for message in again:
             consumer.acknowledge_nowait(message)
         await until(lambda: bool(broker.acked), "they are acknowledged")
-        assert _acked(broker) == [(0, [])]  # Nobody waits for the first one any more.
+        assert _acked(broker) == [(0, [])]  # The first one is not awaited any more.
 
     run(scenario)
 

@@ -125,7 +125,7 @@ async def test_a_get_waits_for_a_broker_that_comes_back() -> None:
     port = await unused_port()
     async with client_of(port) as http:
         asked = asyncio.ensure_future(http.get_json("/a", patience_s=10))
-        for _ in range(20):  # It has failed now; if not, it is answered all the same.
+        for _ in range(20):  # It has failed now; if not, it is answered anyway.
             await asyncio.sleep(0)
         busy = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy"
         answers: list[Answer] = [busy, OK]

@@ -1,4 +1,4 @@
-"""Producers against a broker that can be told to misbehave, in virtual time."""
+"""Producers against a broker that misbehaves when a test wants it, in virtual time."""
 
 from __future__ import annotations
 

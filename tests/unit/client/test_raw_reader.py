@@ -94,7 +94,7 @@ def test_the_end_of_a_terminated_topic_is_told() -> None:
 
 
 def test_an_entry_before_the_one_that_was_asked_for_is_dropped_and_its_permits_given_back() -> None:
-    """A real broker begins with the entry that it is told, and not behind it."""
+    """A real broker begins with the requested entry, and not after it."""
 
     async def scenario(client: PulsarClient, broker: FakeBroker) -> None:
         await _publish(client, 5)

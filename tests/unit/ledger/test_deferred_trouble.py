@@ -1,4 +1,4 @@
-"""Writers with deferred sync, whose adds share the v3 connection of a bookie with everybody's other requests."""
+"""Writers with deferred sync, whose adds share the v3 connection of a bookie with all other requests."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_force_is_sent_after_adds_that_filled_the_connection(monkeypatch: 
 
 
 class Busy:
-    """All bookies refuse, together, so many times to force a ledger."""
+    """All bookies together refuse to force a ledger, a number of times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.left = times

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Door:
-    """Repairs connect to nobody until it is opened; and to one bookie, if told so, never."""
+    """Repairs connect to no bookie until it is opened; and to one bookie, if a test names it, never."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = asyncio.Event()

@@ -150,7 +150,7 @@ async def lac_is_known(world: World, lac: int) -> bool:
 
 
 def make_busy(world: World, monkeypatch: pytest.MonkeyPatch, positions: Sequence[int], times: int) -> list[BookieId]:
-    """These of the ensemble refuse so many requests each. Returns who refused, one for each time."""
+    """Lets each of these bookies refuse `times` requests. Returns the bookies that refused, one for each time."""
     busy = [world.ensemble[position] for position in positions]
     refused: list[BookieId] = []
 

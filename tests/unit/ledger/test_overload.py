@@ -18,7 +18,7 @@ UNLIMITED = 60_000
 
 
 def overload(world: WriterWorld, *bookies: str) -> None:
-    """As full caches do for longer than a bookie lets adds wait. Nobody named: all of them."""
+    """As full caches do for longer than a bookie lets adds wait. Without names: all of them."""
     for bookie in bookies or world.cluster.bookie_ids:
         gate = world.cluster.node(bookie).running.adds.cache_gate
         gate.is_shut = gate.refuses = True

@@ -88,7 +88,7 @@ def test_acks_of_a_replaced_bookie_do_not_count() -> None:
     pending = window(QuorumSizes(3, 3, 2), 2)
     pending.mark(0, [0, 1])
     pending.hold()
-    pending.mark(1, [0])  # Enough, but not told yet.
+    pending.mark(1, [0])  # Enough, but not reported yet.
     pending.release(replaced=[0])
     assert pending.take_confirmed() == []
     pending.mark(2, [0])

@@ -260,7 +260,7 @@ async def test_cancelled_read_leaves_nothing_behind() -> None:
 
 
 class Busy:
-    """The bookies of these reads have too many requests, so many times in all."""
+    """The bookies of these reads have too many requests, a number of times in all."""
 
     def __init__(self, reads: EntryReads, times: int) -> None:
         self.left = times

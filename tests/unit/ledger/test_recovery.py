@@ -158,7 +158,7 @@ async def test_striped_entry_is_looked_for_only_in_its_write_set() -> None:
     async with ledger_world(4) as world:
         await world.create(E=4, Qw=2, Qa=2)
         await fill(world, 6)
-        await world.put_at(world.ensemble[0], 6, lac=5)  # Write set of 6 is positions 2 and 3: this copy is nobody's.
+        await world.put_at(world.ensemble[0], 6, lac=5)  # Write set of 6 is positions 2 and 3: it does not count.
         assert_closed_at(await world.recover(), 5)
 
 

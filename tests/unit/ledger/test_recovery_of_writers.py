@@ -1,4 +1,4 @@
-"""Recovery against real writers: whoever is taken over notices, and nothing it was told is lost."""
+"""Recovery against real writers: the former writer notices, and nothing that it acknowledged is lost."""
 
 from __future__ import annotations
 

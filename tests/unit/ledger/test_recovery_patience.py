@@ -29,7 +29,7 @@ async def filled(world: World, count: int) -> None:
 
 
 async def tried_again_and_again(world: World, number: int, work: asyncio.Future[Any]) -> None:
-    """Returns when several connections to the bookie have failed, and the work goes on."""
+    """Returns when several connections to the bookie have failed, and the work continues."""
     way = world.context.bookies._dialers[world.cluster.bookie_ids[number]]
     await until(lambda: way._failures >= _TRIES or work.done(), "it was tried a few times")
     assert not work.done()
@@ -45,7 +45,7 @@ async def test_fence_gets_through_although_writers_fill_the_other_connection(mon
 
 
 async def recovery_without_entries_to_write_back(world: World) -> int:
-    """Every bookie is told by the fence, and its last entry is read, in v3."""
+    """Every bookie learns of it by the fence, and its last entry is read, in v3."""
     await world.put_explicit_lac(2, on=[0, 1, 2])
     return (await world.recover()).last_entry_id
 

@@ -1,4 +1,4 @@
-"""Whom recovery asks for which entry, and when it asks the others."""
+"""Which bookies recovery asks for which entry, and when it asks the others."""
 
 from __future__ import annotations
 

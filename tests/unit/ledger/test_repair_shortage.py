@@ -1,4 +1,4 @@
-"""A writer whose bookies can be reached, but take no entries, and whom nobody can replace."""
+"""A writer whose bookies can be reached, but take no entries, and that no other bookie can replace."""
 
 from __future__ import annotations
 

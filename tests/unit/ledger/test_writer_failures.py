@@ -28,7 +28,7 @@ UNLIMITED = 60_000
 
 
 async def keep_adding_until_replaced(writer: LedgerWriter, bookie: str) -> None:
-    """Adds that need nobody's place to be taken do not wait for it."""
+    """Adds that do not need the replaced bookie do not wait for it."""
 
     async def is_replaced() -> bool:
         await writer.add(b"another")
@@ -222,7 +222,7 @@ async def test_ack_of_a_replaced_bookie_does_not_count() -> None:
             await until(lambda: one not in ensembles(writer)[-1][1], "the first bookie is replaced")
             world.cluster.wake(other)
             await until(lambda: writer._engine.slots[1].unanswered == 0, "the second bookie has it")
-            assert not add.done()  # Two have it; one of them is nobody any more.
+            assert not add.done()  # Two have it; one of them does not count any more.
             world.cluster.wake(third)
             assert await add == 3
             world.cluster.wake(ensembles(writer)[-1][1][0])

@@ -80,5 +80,5 @@ async def test_writer_does_not_wait_for_ever_for_a_bookie_that_is_back_and_does_
                 assert await writer.add(b"in line") == 2
                 await writer.close()
         finally:
-            await writer.release()  # Else a close that waits for ever would be the last that is heard of it.
+            await writer.release()  # Otherwise a close that waits forever would be the last sign of it.
         assert writer.statistics().bookies_failed == 1

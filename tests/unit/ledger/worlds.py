@@ -70,7 +70,7 @@ class World:
         digest: DigestType = DigestType.CRC32C,
         fragments: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        """Fragments: first entry → numbers of bookies in the cluster; else one with the first E bookies."""
+        """Fragments: first entry → numbers of bookies in the cluster. Default: one with the first E bookies."""
         ids = self.cluster.bookie_ids
         chosen = fragments or {0: range(E)}
         metadata = LedgerMetadata(
@@ -96,7 +96,7 @@ class World:
     async def put(
         self, entry_id: int, *, on: Sequence[int] | None = None, lac: int | None = None, recovery: bool = False
     ) -> list[Code]:
-        """At these positions of its fragment's ensemble, else at its whole write set. LAC: else the entry before."""
+        """Puts it at these positions of its ensemble, by default at its write set. Default LAC: the entry before."""
         m = self.stored.value
         positions = write_set(m.ensemble_size, m.write_quorum, entry_id) if on is None else on
         ensemble = m.fragment_of(EntryId(entry_id)).ensemble

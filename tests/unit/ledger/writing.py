@@ -1,6 +1,6 @@
 """A cluster and a client for tests of writers, with metadata that can be steered.
 
-RetryDeadline is that of production unless a test says otherwise: a busy machine's disk may be silent for a while.
+The retry deadline is that of production unless a test says otherwise, as a busy machine's disk may be slow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SteeredLedgers(LedgerMetadataStore):
         self.waiting = 0
         self.updates = 0
         self.before: list[Callable[[], Any]] = []
-        """Each is done before one update: what somebody else does at the worst moment."""
+        """Each is done before one update: what another client does at the worst moment."""
         self.lost: list[bool] = []
         """For the next updates: the answer is lost, of one that was done (True) or was not."""
         self.errors: list[MagnetarError] = []
@@ -93,7 +93,7 @@ class WriterWorld:
         return [bookie for bookie, code in zip(running, codes, strict=True) if code is Code.EOK]
 
     async def payloads(self, writer: LedgerWriter) -> list[bytes]:
-        """Of the closed ledger, read back."""
+        """Returns the payloads of the closed ledger, read back."""
         reader = await self.client.open(writer.ledger_id)
         return [bytes(entry.payload) async for entry in reader]
 

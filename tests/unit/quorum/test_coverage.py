@@ -1,7 +1,7 @@
 """Coverage, exhaustively: every E ≤ 6 and every set of answers, against what the words mean.
 
-The yardstick here never counts: an entry is acknowledged by some Qa bookies of its write set, so it goes through all
-choices of Qa bookies and asks whether somebody who answered is among them.
+The yardstick does not count anything. An entry is acknowledged by some Qa bookies of its write set, so it tries all
+choices of Qa bookies and asks whether a bookie that answered is among them.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_an_entry_is_absent_when_no_choice_of_holders_can_have_acknowledged_it(s
 
 @every_row("sizes", ALL_SIZES, ids=str)
 def test_a_recovery_read_decides_by_what_was_heard_so_far(sizes: QuorumSizes) -> None:
-    """Every assignment of present, absent, failed or unheard to the write set; positives are told last."""
+    """Every assignment of present, absent, failed or unheard to the write set; positives come last."""
     entry_id = sizes.ensemble + 1
     members = write_set(sizes.ensemble, sizes.write, entry_id)
     for heard in product((*Meaning, None), repeat=sizes.write):
@@ -162,7 +162,7 @@ def test_a_recovery_read_decides_by_what_was_heard_so_far(sizes: QuorumSizes) ->
 
 @every_row("sizes", ALL_SIZES, ids=str)
 def test_an_acknowledged_entry_is_never_decided_to_be_absent(sizes: QuorumSizes) -> None:
-    """Whoever answers first: Qa bookies have it and say so or fail, the others say no or fail."""
+    """In any order of answers: Qa bookies have it and say so or fail, the others say no or fail."""
     members = write_set(sizes.ensemble, sizes.write, 0)
     has_it, lacks_it = (Meaning.PRESENT, Meaning.NOTHING), (Meaning.ABSENT, Meaning.NOTHING)
     for acked in combinations(members, sizes.ack):

@@ -254,7 +254,7 @@ def test_an_enforced_rule_that_the_others_break_already_is_not_lowered_for_a_rep
 
 
 def test_a_write_set_that_cannot_be_good_does_not_spoil_the_choice_for_the_others() -> None:
-    """Entry 0 has rack /a twice, whoever comes; entry 2 gets three racks only from /d, not from the rack that left."""
+    """Entry 0 has rack /a twice, with any bookie; entry 2 gets three racks only from /d, not from the lost one."""
     candidates = cluster({"/a": 2, "/b": 1, "/c": 3, "/d": 1})
     ensemble = tuple(BookieId(name) for name in ("a-0", "a-1", "c-1", "b-0", "c-0"))
     replaced = RackAwarePlacement(Random(1)).replace((2,), ensemble, QuorumSizes(5, 3, 2), candidates)

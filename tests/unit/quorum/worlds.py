@@ -46,7 +46,7 @@ def cluster(
     quarantined: Sequence[str] = (),
     free_bytes: Mapping[BookieId, int] | None = None,
 ) -> Candidates:
-    """So many bookies per rack: in rack `/a` they are named a-0, a-1, …; the rack "" means that nobody said it."""
+    """Makes bookies for each rack: in rack `/a` they are named a-0, a-1, …; the rack "" means that it is not known."""
     names = {(rack, number): _name(rack, number) for rack, count in racks.items() for number in range(count)}
     table = RackTable.of((name, rack) for (rack, _), name in names.items())
     return Candidates.of(
@@ -67,7 +67,7 @@ def _name(rack: str, number: int) -> BookieId:
 
 @cache
 def circle_exists(counts: tuple[int, ...], size: int, run: int, distinct: int, *, neighbours_differ: bool) -> bool:
-    """Whether labels, of which there are so many each, can be put around a circle as wanted. Tries all."""
+    """Whether labels with these counts can be put around a circle as wanted. Tries all."""
     for labels in product(range(len(counts)), repeat=size):
         affordable = all(labels.count(label) <= count for label, count in enumerate(counts))
         if affordable and is_circle(labels, run, distinct, neighbours_differ=neighbours_differ):

@@ -1,4 +1,4 @@
-"""System calls that fail when told to, so that the real disk can be tested with a broken device."""
+"""System calls that fail when a test wants it, so that the real disk can be tested with a broken device."""
 
 from __future__ import annotations
 

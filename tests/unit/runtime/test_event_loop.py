@@ -79,7 +79,7 @@ def test_second_signal_ends_a_program_whose_output_nobody_reads() -> None:
     """Its loop stands still in a write, so the first one cannot be heard."""
     with start("pass", running='print("." * 10_000_000)') as process:
         assert next_line(process) == "running"
-        process.send_signal(signal.SIGINT)  # Of the same signal twice at once, one may be lost.
+        process.send_signal(signal.SIGINT)  # If the same signal comes twice at once, one may be lost.
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=DEADLINE_S) < 0
 

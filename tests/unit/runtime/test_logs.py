@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 
 
 class StuckStream(io.StringIO):
-    """A pipe nobody reads, until `reading` is set."""
+    """A pipe that is not read until `reading` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ class TestSystemOffload(OffloadContract):
     ) -> None:
         wakes: list[Callable[[], None]] = []
         await harness.lane(len, "started")
-        monkeypatch.setattr(harness.lane, "_tell", wakes.append)  # The loop hears nothing until told below.
+        monkeypatch.setattr(harness.lane, "_tell", wakes.append)  # The loop hears nothing until it is woken below.
         waiting = [asyncio.ensure_future(harness.lane(pow, number, 2)) for number in range(50)]
         last = threading.Event()
         waiting.append(asyncio.ensure_future(harness.lane(last.set)))

@@ -1,4 +1,4 @@
-"""Work that runs to its end although its caller leaves, and outcomes that nobody fetches."""
+"""Work that runs to its end although its caller leaves, and outcomes that are never fetched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Random use of a disk, then a power loss: whatever a finished sync covered is there.
+"""Random use of a disk, then a power loss: whatever a finished sync covered exists.
 
-The model keeps only promises: per file the bytes of the last sync and the deepest cut since, per directory the names of
-the last `sync_dir` that nothing has touched since. It knows nothing of pages, order or chance.
+Invariant: the model keeps only promises: for a file the bytes of the last sync and the deepest cut since, for a
+           directory the names of the last `sync_dir` that nothing has touched since. It knows nothing of pages, order
+           or chance.
 """
 
 from __future__ import annotations

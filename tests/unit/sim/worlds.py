@@ -23,7 +23,7 @@ async def files_after(scenario: Scenario, kind: Crash = Crash.POWER_LOSS, seed: 
 
 
 async def outcomes(scenario: Scenario, kind: Crash = Crash.POWER_LOSS) -> list[dict[str, bytes]]:
-    """Each different state that some seed leaves behind."""
+    """Returns each different state that is left by some seed."""
     found: list[dict[str, bytes]] = []
     for seed in range(SEEDS):
         files = await files_after(scenario, kind, str(seed))

@@ -66,7 +66,7 @@ class World:
 
 
 async def collect(found: list[bytes], ledger: SegmentLedger, first: int, last: int, parts: LedgerContext) -> None:
-    """Adds what comes, also if an error comes behind it."""
+    """Adds what comes, even if an error comes after it."""
     async for at, payloads in read_entries(ledger, first, last, parts):
         assert at == first + len(found)
         found += map(bytes, payloads)
@@ -203,7 +203,7 @@ async def test_what_lies_before_an_entry_that_cannot_be_read_comes_before_the_er
 
 
 class Reader:
-    """Of a ledger with entries that cannot be had. As one of E > Qw, it fails for all that it is asked for at once."""
+    """Reads a ledger with entries that cannot be had. With E > Qw, it fails for all that is requested at once."""
 
     def __init__(self, failures: dict[int, Exception]) -> None:
         self.failures = failures

@@ -80,7 +80,7 @@ def test_it_pulls_so_far_ahead_and_no_further() -> None:
     items = iterate(_count(100, pulled), depth=3)
     assert next(items) == 0
     wait_for(lambda: len(pulled) == 4, what="three items ahead of the one that was taken")
-    for _ in range(20):  # Turns of the loop in which it could go on.
+    for _ in range(20):  # Turns of the loop in which it could continue.
         run(asyncio.sleep(0), 5)
     assert len(pulled) == 4
     assert list(items) == list(range(1, 100))

@@ -1,4 +1,4 @@
-"""Committing an epoch: once, whoever tries and however often, and in order."""
+"""Committing an epoch: once, by any driver and with any number of tries, and in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Failing:
-    """A publisher that fails for one topic so many times, then passes the rest on."""
+    """A publisher that fails for one topic a number of times, then passes the rest on."""
 
     def __init__(self, world: StagingWorld, topic: str, times: int, error: MagnetarError) -> None:
         self.asked: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""The sweeper: finishes what was left, deletes what nobody wants, and never what somebody may still name."""
+"""The sweeper: finishes what was left, deletes what is not needed, and never what an intent may still name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of entries that are not there: behind the end of a ledger, where recovery and tailing readers ask."""
+"""Reads of missing entries: after the end of a ledger, where recovery and tailing readers ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Power loss at any moment of a compaction: what was flushed and not deleted is there, and every sync is needed."""
+"""Power loss at any moment of a compaction: what was flushed and not deleted exists, and every sync is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEDGERS = 6
 
 
 class Workload:
-    """Adds, flushes, deletes and compacts for ever; knows what must be there."""
+    """Adds, flushes, deletes and compacts forever; knows what must exist."""
 
     def __init__(self, world: World, random: Random) -> None:
         self.world = world
@@ -50,7 +50,7 @@ class Workload:
 
     async def _delete(self, storage: LedgerStorage, ledger_id: int) -> None:
         for key in [key for key in self.durable if key[0] == ledger_id]:
-            del self.durable[key]  # From here on nobody knows.
+            del self.durable[key]  # From here on it may or may not exist.
         await storage.delete_ledger(ledger_id)
 
     async def _compact(self, storage: LedgerStorage) -> None:

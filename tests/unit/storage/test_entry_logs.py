@@ -103,7 +103,7 @@ async def test_log_that_grew_since_it_was_opened_is_read_to_its_end(tmp_path: Pa
 
 
 async def test_log_that_was_cut_since_it_was_opened_is_read_up_to_the_cut(tmp_path: Path) -> None:
-    """As after a flush that found the disk full while somebody read from its log."""
+    """A flush leaves this if it finds the disk full while a reader has its log open."""
     logs = await open_logs(tmp_path)
     (kept,) = await logs.writer.append([block_of(7, range(10))])
     await logs.writer.sync()

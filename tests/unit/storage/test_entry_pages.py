@@ -1,4 +1,4 @@
-"""Which entries are here, page by page: from both caches and the index, whatever goes on meanwhile."""
+"""Which entries are here, page by page: from both caches and the index, whatever happens meanwhile."""
 
 from __future__ import annotations
 

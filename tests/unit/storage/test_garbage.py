@@ -1,4 +1,4 @@
-"""Garbage collection: what is gone from the metadata goes, and nothing else, whatever happens meanwhile."""
+"""Garbage collection: what the metadata does not name is deleted, and nothing else, whatever happens meanwhile."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Crashes at random moments, several lives in a row: what was called durable is replayed, in order, exactly once.
 
-The model of what must come back: everything that was durable, or that an open which returned has replayed, in the order
+Invariant: what must come back is everything that was durable, or that an open which returned has replayed, in the order
 of its numbers; then, possibly, the beginning of what the last life submitted besides. Nothing else, ever.
 """
 

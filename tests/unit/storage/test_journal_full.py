@@ -1,4 +1,4 @@
-"""A journal on a full device: it ends in order, and starts again without anybody making room."""
+"""A journal on a full device: it ends in order, and starts again although no room was made."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_mark_of_the_slowest_directory_is_in_force() -> None:
 
 
 async def test_mark_whose_directory_could_not_be_synced_is_written_again_before_it_counts() -> None:
-    """It is found by the next process, and is gone with the power: until then it lets go what is needed afterwards."""
+    """The next process finds it, and a power loss removes it: files that are needed after that may have been reused."""
     device = SimDevice()
     mark = await opened(device)
     await mark.move_all({ONLY: 5})

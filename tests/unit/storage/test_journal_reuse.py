@@ -1,4 +1,4 @@
-"""Journal files that nobody needs any more are written again; what they held before is never taken for anything."""
+"""Journal files that are not needed any more are written again; what they held before is never taken for anything."""
 
 from __future__ import annotations
 

@@ -452,7 +452,7 @@ async def test_nothing_is_written_below_the_reserve_of_the_index() -> None:
 
 
 async def test_deletions_go_on_below_the_reserve_of_flushes_but_not_to_the_last_byte() -> None:
-    """They write little, and room comes back by nothing else. Reads go on whatever happens."""
+    """They write little, and nothing else makes room. Reads continue whatever happens."""
     world = World(config=small_config(index_reserve_bytes=1000))
     storage = await world.open()
     add(storage, [entry_bytes(ledger_id, 0) for ledger_id in (6, 7, 8)])

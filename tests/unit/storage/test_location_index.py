@@ -195,7 +195,7 @@ class TestFullDevice:
         assert device.opened == 2
 
     def test_lookup_under_way_when_it_is_opened_again_ends_well(self, store: RocksDbStore, device: FullDevice) -> None:
-        """It keeps the old database, which nobody may open beside it, so the first try has to be put off."""
+        """It keeps the old database, which cannot be opened twice, so the first try has to be put off."""
         with pytest.raises(DiskFullError):
             store.write(Changes(put=[(b"c", b"3")]))
         device.is_full = False

@@ -1,4 +1,4 @@
-"""Power loss at any moment: what a finished flush covers is there, byte for byte; and every sync is needed."""
+"""Power loss at any moment: what a finished flush covers exists, byte for byte; and every sync is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Workload:
         self.mark = 0
 
     async def run(self, storage: LedgerStorage) -> None:
-        """For ever, until the world ends under it."""
+        """Runs forever, until the simulated world ends."""
         pending: dict[tuple[int, int], bytes] = {}
         pending_flags: dict[int, LedgerFlags] = {}
         while True:

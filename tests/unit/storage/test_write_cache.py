@@ -50,7 +50,7 @@ def test_cache_behaves_as_a_dict_of_entries(
 
 
 def check_runs(cache: WriteCache, model: dict[tuple[int, int], bytes], run_bytes: int) -> None:
-    """All runs one behind the other are all entries' frames, sorted."""
+    """All runs one after the other are all entries' frames, sorted."""
     runs = list(cache.runs(run_bytes))
     frames = b"".join(view for run in runs for view in run.frames)
     assert frames == b"".join(add_frame(KEY, model[place]) for place in sorted(model))
@@ -80,7 +80,7 @@ def test_entries_that_came_with_others_between_them_are_views_of_their_own() -> 
 
 
 def test_entries_that_came_one_behind_the_other_but_stand_apart_are_not_one_view() -> None:
-    """The frames between them belong to whoever did not put them in here."""
+    """The frames between them were never put into this cache."""
     cache = WriteCache()
     entries = [entry_bytes(7, entry) for entry in range(5)]
     chunk = chunk_of(entries)

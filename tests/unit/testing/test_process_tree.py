@@ -12,7 +12,7 @@ import pytest
 from magnetar.testing.processes.child import Child, descendants, kill_tree, process_exists, wait_for
 
 # A process that starts another like it, and so on. Each waits for the end of the one that started it, leaves a file
-# that says so, and ends: what Spark's Python workers do when their JVM is gone.
+# that says so, and ends: what Spark's Python workers do when their JVM has ended.
 CHAIN = """
 import subprocess, sys
 from pathlib import Path

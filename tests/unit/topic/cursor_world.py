@@ -1,7 +1,7 @@
 """Cursors on an in-memory metadata store and in-memory ledgers, of which any step may fail or be the last one.
 
-Steps:     every operation on a ledger or on the store is one; they are counted, and `fate` says what becomes of which.
-Killed:    the step never returns, and neither does any later one: what the process would still do is not done.
+Order:     every operation on a ledger or on the store is a step. Steps are counted; `fate` says what becomes of each.
+Failure:   a killed step never returns, and neither does any later one, as if the process had ended.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Store:
 
 
 class CursorWorld:
-    """One topic; its log has ledgers 1, 2, 3 with so many entries."""
+    """One topic; its log has ledgers 1, 2, 3 with these numbers of entries."""
 
     def __init__(self, *entries: int, config: CursorConfig = QUICK) -> None:
         self.chain = LedgerChain()

@@ -44,7 +44,7 @@ IMPATIENT = LedgerConfig(
 def message(
     text: str, *, publish_ms: int = 1, batch: int = 0, key: str | None = None, payload: bytes | None = None
 ) -> bytes:
-    """What a producer sends behind its command."""
+    """Returns what a producer sends after its command."""
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=publish_ms)
     if batch:
         metadata.num_messages_in_batch = batch
@@ -58,7 +58,7 @@ def text_of(entry: LogEntry) -> str:
 
 
 class Heard:
-    """What a log says to whoever appends."""
+    """What a log reports to its publisher."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[Position, Any]] = []

@@ -38,7 +38,7 @@ NAME = "persistent://public/default/orders"
 
 
 class FakeCursor:
-    """Remembers, and stores when it is told to."""
+    """Remembers, and stores when the test wants it."""
 
     def __init__(self) -> None:
         self.mark_delete = EARLIEST
@@ -180,7 +180,7 @@ async def test_who_has_read_all_that_deletions_left_is_at_the_end_without_readin
         await topic.publish(keyed("a", "1"), *bodies)
         await topic.compaction.run(topic.cursor)
         await topic.view()
-        behind = topic.heard.positions[len(bodies)]  # Of the deletion: before the end of the topic.
+        behind = topic.heard.positions[len(bodies)]  # The deletion's position, which is before the end of the topic.
         assert topic.compaction.read_nowait(behind, 9, 2**20) == []
         await topic.publish(keyed("c", "3"))
         found = topic.compaction.read_nowait(behind, 9, 2**20)

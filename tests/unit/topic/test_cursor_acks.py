@@ -26,7 +26,7 @@ places = st.integers(0, 29)
 
 
 def chain_of(*entries: int) -> LedgerChain:
-    """Ledgers 1, 2, … with so many entries each."""
+    """Ledgers 1, 2, … with these numbers of entries."""
     chain = LedgerChain()
     for ledger_id, count in enumerate(entries, 1):
         chain.begin(ledger_id)

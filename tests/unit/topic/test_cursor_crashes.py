@@ -1,4 +1,4 @@
-"""Whatever step fails or is the last one: what was told to be durable is there for the next owner, and nothing else.
+"""Whatever step fails or is the last one: the next owner finds what was reported as durable, and nothing else.
 
 The same short life of a cursor is lived again and again, each time with another step going wrong in another way. Then a
 new owner opens the topic and must find every acknowledgement that a flush had confirmed, and none that was never given.
@@ -27,7 +27,7 @@ LONG_STATES = CursorConfig(ledger_entries_max=3, store_timeout_ms=30_000, ranges
 
 
 class Life:
-    """What happened to the cursor, as its owner was told."""
+    """What happened to the cursor, as it was reported to its owner."""
 
     def __init__(self, config: CursorConfig) -> None:
         self.world = CursorWorld(10, 10, 10, config=config)
@@ -36,7 +36,7 @@ class Life:
         self.durable: frozenset[Position] = frozenset()
         self.mark_delete = Position(1, -1)
         self.properties: list[dict[str, str]] = [{}]
-        """The last that was told to be durable, and those that may have become so since."""
+        """The last ones that were reported as durable, and those that may have become so since."""
 
     async def live(self) -> None:
         cursors = await self.world.open(self.steps)
@@ -124,7 +124,7 @@ async def check_next_owner(life: Life) -> None:
 
 
 async def check_one_more(life: Life, expected: frozenset[Position]) -> None:
-    """And the owner after that, so that the first take-over has left nothing behind."""
+    """Opens it for another owner, to see that the first take-over has left no trace."""
     cursor = (await life.world.open()).get("sub")
     assert cursor is not None
     assert acked_positions(life.world.chain, cursor) == expected
@@ -141,7 +141,7 @@ def once(step: int, fate: Fate) -> FatePlan:
 
 
 def for_a_while(step: int, fate: Fate, part: str) -> FatePlan:
-    """So long that whoever tries again gives up."""
+    """Lasts until a caller that tries again gives up."""
     return lambda number, name: fate if step <= number < step + 20 and name.startswith(part) else None
 
 

@@ -372,7 +372,7 @@ async def test_an_abandoned_cursor_stores_nothing_and_ends_at_once() -> None:
 
 
 async def test_every_flush_that_waits_when_a_cursor_is_abandoned_is_answered() -> None:
-    """For the write under way, for the next one, and for one that has not had its turn of the loop."""
+    """This holds for the write in progress, for the next one, and for one that has not had its turn of the loop."""
     _, steps, cursor = await world_with_cursor()
     every_add_hangs(steps, asyncio.Event())
     cursor.acknowledge([Position(1, 0)])
@@ -439,7 +439,7 @@ async def test_a_cursor_whose_close_is_cancelled_begins_no_write_any_more() -> N
 
 
 async def test_a_close_of_all_cursors_that_is_given_up_leaves_the_next_owner_alone() -> None:
-    """Also by those whose turn to be closed did not come: the first has a write under way, the other a timer."""
+    """Also by those whose turn to be closed did not come: the first has a write in progress, the other a timer."""
     world = CursorWorld(100, config=CursorConfig(open_concurrency_max=1, mark_delete_interval_ms=5_000))
     await world.start()
     steps = Steps()

@@ -40,7 +40,7 @@ plain_metadata = st.builds(
 def test_whatever_a_plain_entry_looks_like_it_is_not_special(
     metadata: MessageMetadata, form: str, payload: bytes
 ) -> None:
-    if form != "long header":  # Of which only the bounds are known here: it is not parsed unless it must be.
+    if form != "long header":  # Only its bounds are known here: it is not parsed unless it must be.
         assert traits_of(entry_of(metadata, form, payload)) is None
 
 

@@ -1,4 +1,4 @@
-"""Changes of a topic's node: one at a time, and to their end, whoever waits for them."""
+"""Changes of a topic's node: one at a time, and to their end, even if no caller waits for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class SlowStore:
-    """The metadata store as one topic sees it: its writes wait until `come_back`, or fail when it is told to."""
+    """The metadata store as one topic sees it: its writes wait until `come_back`, or fail when a test wants it."""
 
     def __init__(self, log: TopicLog) -> None:
         self._store = log._node._store
@@ -48,7 +48,7 @@ class SlowStore:
 
 
 async def give_up(store: SlowStore, work: Coroutine[Any, Any, object]) -> None:
-    """Whoever waits for this is cancelled while the node is written, as by a timeout."""
+    """Cancels the caller that waits for this while the node is written, as a timeout would."""
     task = asyncio.ensure_future(work)
     await store.until_asked()
     task.cancel()
@@ -116,7 +116,7 @@ async def test_a_change_that_nobody_waits_for_any_more_leaves_the_log_as_if_it_h
         store = SlowStore(log)
         await give_up(store, CHANGES[change](log))
         store.come_back()
-        await log.set_property("c", "d")  # Whoever comes next knows the node's version.
+        await log.set_property("c", "d")  # The next change knows the node's version.
         assert not log.is_fenced
         assert ("a" in log.properties, log.is_terminated) == (change == "property", change == "terminate")
         assert await world.ledgers() == [span.ledger_id for span in log.chain.spans]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def apache_ledger(world: LogWorld, batches: list[int]) -> LedgerSpan:
-    """As a broker writes it that adds no header: so many messages in each entry."""
+    """A ledger of a broker that adds no header, with these numbers of messages in its entries."""
     async with await world.client.create(ensemble_size=1) as writer:
         for number, batch in enumerate(batches):
             await writer.add(message(f"a{number}", batch=batch, publish_ms=1_000 * number))

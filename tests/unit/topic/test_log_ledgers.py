@@ -21,7 +21,7 @@ PAIR = TopicConfig(ensemble_size=2, write_quorum=2, ack_quorum=2)
 
 
 async def check_whole(log: TopicLog, count: int) -> None:
-    """Everything is there once, in order, with indexes without a gap: from the tail cache and from bookies."""
+    """Everything exists once, in order, with indexes without a gap: from the tail cache and from bookies."""
     for _ in range(2):
         entries = await read_all(log, entries_max=100)
         assert [text_of(entry) for entry in entries] == [f"m{number}" for number in range(count)]
@@ -150,7 +150,7 @@ async def test_what_waited_for_room_comes_after_what_a_failed_ledger_owed() -> N
         assert log.appends_waiting == count
         await heard.until(count)
         assert heard.tokens == list(range(count))
-        assert heard.rooms == 0  # Nobody had asked for room.
+        assert heard.rooms == 0  # No publisher had waited for room.
 
 
 async def test_ledgers_that_fail_again_and_again_lose_nothing() -> None:

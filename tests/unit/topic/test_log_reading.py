@@ -1,4 +1,4 @@
-"""Reading a topic: from memory at the tail, from bookies behind it."""
+"""Reading a topic: from memory at the tail, from bookies before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random storms over one topic: whatever happens, what was acknowledged is there once, in order, with its index."""
+"""Random storms over one topic: whatever happens, what was acknowledged exists once, in order, with its index."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Storm:
         self.owners.append(opened)
 
     async def settle(self) -> TopicLog:
-        """Everybody is told what became of everything."""
+        """Waits until every caller has its outcome."""
         await asyncio.gather(*self.work, return_exceptions=True)
         await self.open()
         for log, _ in self.owners[:-1]:
@@ -90,7 +90,7 @@ async def test_what_was_acknowledged_survives_a_storm(seed: int) -> None:
         entries = await read_all(log, entries_max=50)
         assert [entry.head.index for entry in entries] == list(range(len(entries)))
         found = {int(text_of(entry)[1:]): entry.position for entry in entries}
-        assert len(found) == len(entries)  # Nothing is there twice.
+        assert len(found) == len(entries)  # Nothing exists twice.
         acknowledged = storm.acknowledged()
         assert {token: found.get(token) for token in acknowledged} == acknowledged
         for _, heard in storm.owners:

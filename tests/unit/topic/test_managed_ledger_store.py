@@ -20,7 +20,7 @@ TWO = ManagedLedger((LedgerSpan(2),))
 
 
 class LossyStore:
-    """Passes on to a store, and loses the connection before or after what it is told."""
+    """Passes calls on to a store, and loses the connection before or after the one that a test names."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -114,4 +114,4 @@ async def test_node_that_was_deleted_is_not_written(ledgers: ManagedLedgerStore)
     await ledgers.delete(TOPIC, version)
     with pytest.raises(BadVersionError):
         await ledgers.write(TOPIC, TWO, version)
-    await ledgers.delete(TOPIC, version)  # Gone is gone.
+    await ledgers.delete(TOPIC, version)  # A second deletion finds nothing, and succeeds.

@@ -1,8 +1,8 @@
 """The client's asyncio API: what its tests share.
 
-Client:    lives as long as a test's event loop: answers that come later would find that loop closed.
-Receive:   cannot be cancelled, only forgotten. The C++ client ends the process (`bad_weak_ptr`) if a consumer that is
-           not closed is dropped while a receive waits: whoever stops waiting closes the consumer.
+Order:     the client lives as long as a test's event loop: later answers would find that loop closed.
+Limits:    a receive cannot be cancelled, only forgotten. The C++ client ends the process (`bad_weak_ptr`) if a consumer
+           that is not closed is dropped while a receive waits: a test that stops waiting closes the consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def place_of(message_id: pulsar.MessageId | Any) -> pulsar.MessageId:
 
 
 async def send_texts(client: pulsar.asyncio.Client, topic: str, count: int, **settings: Any) -> list[str]:
-    """One behind the other, each answered before the next."""
+    """Sends them one after the other; each is answered before the next is sent."""
     producer = await client.create_producer(topic, **{"batching_enabled": False, **settings})
     sent = [f"m-{number}" for number in range(count)]
     for text in sent:
@@ -74,7 +74,7 @@ async def is_quiet(consumer: pulsar.asyncio.Consumer) -> bool:
 
 
 async def drain(*consumers: pulsar.asyncio.Consumer, count: int) -> list[list[pulsar.Message]]:
-    """All of so many messages, acknowledged, whoever gets them: what each consumer got. They are closed then."""
+    """Receives and acknowledges `count` messages in all, closes the consumers, and returns what each of them got."""
     found: list[list[pulsar.Message]] = [[] for _ in consumers]
     enough = asyncio.Event()
 

@@ -196,7 +196,7 @@ async def test_exclusive_access_is_refused_waited_for_and_taken_over(
     await third.send(b"three")
     with pytest.raises(pulsar.asyncio.PulsarException):
         await second.send(b"four")
-    # The client tells of the failed send before it has put the fenced producer away, and its close would fail in
+    # The client reports the failed send before it has put the fenced producer away, and its close would fail in
     # between. What it hears next, it hears on the same thread.
     await async_client.get_topic_partitions(topic)
 
@@ -326,7 +326,7 @@ async def test_what_is_closed_says_so(server: Server, topic: str) -> None:
 
 
 async def test_a_terminated_topic_is_read_to_its_end_by_who_awaits_it(server: Server, topic: str) -> None:
-    """With a client of its own: the C++ client closes its connection when it is told of the end of a topic."""
+    """Uses a client of its own: the C++ client closes its connection when a topic ends."""
     client = new_client(server.url)
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic)

@@ -35,7 +35,7 @@ def test_a_consumer_has_permits_again_after_it_came_back(
         for text in sent[10:]:
             producer.send(text.encode())
         rest = set(sent[5:])
-        while rest:  # An acknowledgement that was under way is lost with the connection: what it was for comes again.
+        while rest:  # Acknowledgements in progress are lost with the connection: their messages come again.
             rest -= set(texts(consumer, 1))
     consumer.close()
 

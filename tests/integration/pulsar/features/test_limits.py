@@ -44,7 +44,7 @@ def test_a_subscription_stops_at_what_all_its_consumers_have_unacknowledged(
     other = client.subscribe(in_namespace(namespace), "other", SHARED)
     send_texts(client, in_namespace(namespace), 60)
     held = [(consumer, message) for consumer in consumers for message in _all_that_comes(consumer)]
-    assert 10 <= len(held) < 60  # Apache stops behind the limit, after what it had read.
+    assert 10 <= len(held) < 60  # Apache stops after the limit, at the end of what it had read.
     for consumer, message in held:
         consumer.acknowledge(message)
     more = [message for consumer in consumers for message in _all_that_comes(consumer)]

@@ -233,7 +233,7 @@ def test_a_name_that_is_no_topic_is_refused(client: pulsar.Client, name: str) ->
 
 
 def test_a_terminated_topic_takes_no_more_and_is_read_to_its_end(server: Server, topic: str) -> None:
-    """With a client of its own: the C++ client closes its connection when it is told of the end of a topic."""
+    """Uses a client of its own: the C++ client closes its connection when a topic ends."""
     client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)

@@ -73,7 +73,7 @@ def test_shared_consumers_with_tiny_queues_get_each_chunked_message_whole_and_on
 
 
 def next_payload(consumer: Any) -> list[bytes]:
-    """That of the next message, if it is there."""
+    """Returns the payload of the next message, if one comes."""
     try:
         message = consumer.receive(10)
     except pulsar.Timeout:

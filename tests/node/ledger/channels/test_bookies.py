@@ -79,7 +79,7 @@ class TestWhoIsThere:
         store = cluster.store
         cluster.server.cut(store)  # type: ignore[arg-type]
         assert bookies.candidates().writable == before
-        async with asyncio.timeout(LedgerConfig().connect_timeout_ms / 1000 / 3):  # Nobody waits for the store.
+        async with asyncio.timeout(LedgerConfig().connect_timeout_ms / 1000 / 3):  # Without waiting for the store.
             assert not (await bookies.channel(cluster.bookie_ids[0])).is_lost
         cluster.server.mend(store)  # type: ignore[arg-type]
         new = await cluster.add_bookie()

@@ -249,7 +249,7 @@ class TestOtherRequests:
 
     async def test_an_add_can_be_awaited_in_v3(self, channel: Channel) -> None:
         frames = add_frames(LEDGER, [0])
-        body = b"".join(frames)[28:]  # Behind length, word and master key.
+        body = b"".join(frames)[28:]  # After length, word and master key.
         answer = await channel.request(AddEntry(LEDGER, 0, KEY, body), timeout_s=SECONDS)
         assert isinstance(answer, AddResponse)
         assert answer.code is Code.EOK
@@ -270,7 +270,7 @@ class TestOtherRequests:
 class TestTrouble:
     async def test_a_hung_bookie_is_a_timeout(self, channel: Channel, cluster: BookieCluster) -> None:
         writer = Writer()
-        channel.attach(LEDGER, writer)  # While somebody writes, silence alone does not end the channel.
+        channel.attach(LEDGER, writer)  # While it has a writer, silence alone does not end the channel.
         cluster.hang(0)
         reader = Reader()
         channel.send_reads(LEDGER, [1, 2], reader, timeout_s=0.05)

@@ -149,7 +149,7 @@ async def test_fence_does_not_join_reads_that_are_under_way(channel: Channel, cl
 
 
 async def test_answer_to_a_plain_read_is_no_promise_to_be_fenced() -> None:
-    """The bookie answers the plain read alone; whoever asked for the fence must not hear of that."""
+    """The bookie answers the plain read alone; the request for the fence must stay unanswered."""
 
     async def answer_plain_reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         plain = encode_reads(LEDGER, [0])

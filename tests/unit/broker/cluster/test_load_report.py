@@ -70,7 +70,7 @@ def test_a_broker_of_the_other_load_manager_is_recognised() -> None:
     found = BrokerReport.decode("b1:8080", "/b", written("extensible broker"))
     assert found.is_extensible
     assert not found.is_modular
-    assert BrokerReport.decode("b1:8080", "/b", b"{}").is_modular  # Of a release that did not write it.
+    assert BrokerReport.decode("b1:8080", "/b", b"{}").is_modular  # As a release wrote it that lacks the field.
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"lastStats": 7}', b'{"cpu": "much"}', b'{"lastUpdate": "now"}'])

@@ -92,7 +92,7 @@ async def test_what_is_behind_the_last_message_of_a_compacted_read_cannot_be_ack
 
 @pytest.mark.parametrize("is_durable", [False, True])
 async def test_what_only_the_compacted_view_has_is_given_again_to_who_asks(is_durable: bool) -> None:
-    """Nobody knows what of it was acknowledged."""
+    """The cursor does not know which parts of it were acknowledged."""
 
     world = compacted_world(is_durable=is_durable)
     consumer = world.connect("c", EXCLUSIVE, permits=1, read_compacted=True, start=EARLIEST)

@@ -195,8 +195,8 @@ async def test_more_delayed_entries_than_memory_has_room_for_are_found_again_in_
 
 
 async def _overflowed(kind: SubscriptionType) -> tuple[World, int]:
-    """Nobody is connected; 2,000 of 6,000 delayed entries did not fit into the index. Then all have become due, and
-    1,000 more that were published meanwhile: they are behind the index's horizon, and not read yet."""
+    """No consumer is connected; 2,000 of 6,000 delayed entries did not fit into the index. Then all became due, and
+    1,000 more that were published meanwhile: they come after the index's horizon, and are not read yet."""
     unlimited = DispatchLimits(unacked_messages_per_consumer_max=0, unacked_messages_per_subscription_max=0)
     world = World(topic=Topic(ledger_entries=1_000), delayed_index_entries_max=4_000, limits=unlimited)
     consumer = world.connect("before", kind, permits=100_000)

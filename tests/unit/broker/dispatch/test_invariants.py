@@ -3,7 +3,7 @@ promises:
 
 - an entry is never with two consumers at once, and never comes back after it was acknowledged;
 - its redelivery count is the number of times it was given back;
-- on Shared, chunks of a message go to one consumer in order, unless somebody has given back a part of it;
+- on Shared, chunks of a message go to one consumer in order, unless a consumer has given back a part of it;
 - on Key_Shared, everything of a key that was published before an entry is acknowledged, or with the same consumer;
 - whenever a consumer has permits and room, and an entry may be delivered to it, it has been delivered;
 - at the end everything is delivered and acknowledged: nothing is lost.
@@ -76,7 +76,7 @@ class Dispatching(RuleBasedStateMachine):
         self.delayed: set[int] = set()
         self.acked: set[int] = set()
         self.partly: dict[int, int] = {}  # Entry → bits of the messages that are not acknowledged.
-        self.chunked: dict[int, range] = {}  # Of a chunk: all chunks of its message.
+        self.chunked: dict[int, range] = {}  # Index of a chunk → all chunks of its message.
         self.torn: set[range] = set()  # Messages that were given back in part.
         self.hands: dict[Inbox, set[int]] = {}
         self.given_back: dict[int, int] = {}
@@ -130,7 +130,7 @@ class Dispatching(RuleBasedStateMachine):
         if self.reads_at_once:
             self.check_nothing_waits()
 
-    # --- whoever can take something has it ---
+    # --- a consumer that can take something has it ---
 
     def check_nothing_waits(self) -> None:
         """From the model alone; of production only the pure assignment of hashes is asked."""
@@ -141,7 +141,7 @@ class Dispatching(RuleBasedStateMachine):
             return
         for at, index in enumerate(waiting):
             if index in self.delayed or index in self.chunked:
-                continue  # Its time may not have come, or its consumer has no room: the end tells.
+                continue  # Its time may not have come, or its consumer has no room: the end decides.
             takers = [inbox.name for inbox in self.takers_of(index, waiting[:at]) if self.can_take(inbox)]
             assert not takers, f"{index} waits although {takers} can take it: {self.world.subscription.explain()}"
 
@@ -376,7 +376,7 @@ class Dispatching(RuleBasedStateMachine):
             self.loop.close()
 
     def drain(self) -> None:
-        """Everybody receives and acknowledges: nothing may be left."""
+        """All consumers receive and acknowledge: nothing may be left."""
         if not self.hands:
             self.connect(0, 0)
         for _ in range(40 + len(self.keys)):

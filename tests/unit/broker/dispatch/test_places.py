@@ -1,12 +1,12 @@
 """Where an entry is: whatever consumers do, and between any two turns of the loop, each unacknowledged entry is in
 exactly one place, so that none is forgotten and none is with two:
 
-- pending with one consumer, in the replay queue, in the delayed index, or not read yet (at or behind `next_read`);
-- or left out of a full delayed index, whose scan will meet it: at or behind its horizon, and not before the place where
+- pending with one consumer, in the replay queue, in the delayed index, or not read yet (at or after `next_read`);
+- or left out of a full delayed index, whose scan will meet it: at or after its horizon, and not before the place where
   the scan begins.
 
-The scenes are made for what once went wrong: few permits and many negative acknowledgements, so that replays are handed
-out in part; entries that leave the topic or cannot be read; an index of a few entries, so that it often overflows.
+The scenes repeat what once went wrong. They have few permits and many negative acknowledgements, so that replays are
+handed out in part; entries that leave the topic or cannot be read; a small index, so that it often overflows.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Replays(RuleBasedStateMachine):
 
     @rule(last=st.integers(0, 40))
     def caches(self, last: int) -> None:
-        """The last so many entries."""
+        """Caches the last entries, this many of them."""
         self.world.topic.cold_before = max(0, len(self.world.topic.entries) - last)
 
     # --- what is always true ---
@@ -218,7 +218,7 @@ class Replays(RuleBasedStateMachine):
             self.loop.close()
 
     async def drain(self) -> None:
-        """Somebody who takes and acknowledges everything gets everything that can be read."""
+        """A consumer that takes and acknowledges everything gets everything that can be read."""
         self.world.topic.failures.clear()
         self.connect(0)
         for _ in range(60):

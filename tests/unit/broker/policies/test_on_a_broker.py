@@ -81,7 +81,7 @@ async def test_topic_policies_survive_the_broker_that_wrote_them() -> None:
 
 
 async def test_topic_policies_are_known_when_their_events_are_compacted_and_trimmed() -> None:
-    """As brokers of Apache's leave `__change_events` behind."""
+    """Brokers of Apache leave `__change_events` in this state."""
     async with BookieCluster(1) as cluster:
         async with broker_on(cluster) as service:
             await service.policies.update_topic(TOPIC, lambda found: found | {"messageTTLInSeconds": 5})
@@ -102,7 +102,7 @@ def event(key: str, payload: bytes | None) -> OutgoingEvent:
 
 
 async def test_a_reader_whose_next_events_are_compacted_away_begins_again() -> None:
-    """What is deleted is not in the compacted view: going on behind it would keep policies that nobody has."""
+    """What is deleted is not in the compacted view: continuing after it would keep deleted policies."""
     async with BookieCluster(1) as cluster, broker_on(cluster) as service:
         events = ChangeEvents()
         events.attach(service)

@@ -45,7 +45,7 @@ TIMEOUT_S = 10.0
 
 
 def message(payload: bytes, sequence_id: int = 0, **fields: Any) -> bytes:
-    """What a producer sends behind its command."""
+    """Returns what a producer sends after its command."""
     metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1, **fields)
     return with_checksum(metadata.SerializeToString(), payload)
 
@@ -184,7 +184,7 @@ class Talker(asyncio.BufferedProtocol):
     # --- hearing ------------------------------------------------------------------------------------------------------
 
     async def answer(self, *kinds: int) -> BaseCommand:
-        """The first command of one of these kinds that nobody has asked for yet; others stay for who asks for them."""
+        """Returns the first command of one of these kinds that was not taken yet. Commands of other kinds wait."""
         return (await self.answer_with_body(*kinds))[0]
 
     async def answer_with_body(self, *kinds: int) -> tuple[BaseCommand, bytes]:

@@ -1,4 +1,4 @@
-"""Readers of a topic that was compacted, and whose old ledgers are gone since."""
+"""Readers of a topic that was compacted, and whose old ledgers were deleted after that."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_a_second_consumer_of_an_exclusive_subscription_is_busy_and_of_ano
     await talker.subscribe("t", consumer_id=1)
     assert (await talker.subscribe("t", consumer_id=2)).error.error == ServerError.ConsumerBusy
     assert (await talker.subscribe("t", consumer_id=2, kind=SHARED)).error.error == ServerError.ConsumerBusy
-    assert (await talker.subscribe("t", consumer_id=1)).type == BaseCommand.SUCCESS  # It is there: answered again.
+    assert (await talker.subscribe("t", consumer_id=1)).type == BaseCommand.SUCCESS  # It exists: answered again.
 
 
 async def test_the_consumers_of_a_failover_subscription_are_told_who_is_active(world: BrokerWorld) -> None:

@@ -1,4 +1,4 @@
-"""Consumers whose connection is dead, which nobody has noticed yet, and those that want their place."""
+"""Consumers whose connection is dead without the broker's knowledge, and those that want their place."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BOTH = pytest.mark.parametrize("topic", ["persistent://public/default/t", "non-p
 
 @pytest.fixture
 async def impatient() -> AsyncIterator[BrokerWorld]:
-    """Finds out soon who is dead; on a busy machine, that may be anybody who is asked."""
+    """A broker that soon takes a silent client for dead; on a busy machine, that may be any client."""
     async with broker_world(pulsar=PulsarConfig(port=0, liveness_check_timeout_ms=50)) as made:
         yield made
 
 
 async def silent(world: BrokerWorld, topic: str, **fields: Any) -> Talker:
-    """As a client whose network is gone: it is subscribed, and answers nothing any more."""
+    """A client that has lost its network: it is subscribed, and answers nothing any more."""
     talker = await world.talker()
     assert (await talker.subscribe(topic, **fields)).type == BaseCommand.SUCCESS
     talker.answers_pings = False

@@ -318,7 +318,7 @@ async def test_a_connection_that_waits_for_room_is_read_again_when_its_topic_is_
     await until(lambda: session.connection.is_held, "the connection is held")
     terminating = asyncio.ensure_future(topic.terminate())
     await asyncio.sleep(0)
-    terminating.cancel()  # Whoever asked for it has gone: it goes to its end.
+    terminating.cancel()  # The caller has left: the termination runs to its end.
     world.cluster.wake(0)
     await until(lambda: topic.log.is_terminated and not session.connection.is_held, "the connection is let go")
     assert (await talker.producer("t", 2)).error.error == ServerError.TopicTerminatedError

@@ -33,7 +33,7 @@ async def documents(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Documents]
 
 
 class Meddler:
-    """Wraps `put`: somebody else changes the node before the first so many of ours."""
+    """Wraps `put`: before each of our first writes, another client changes the node."""
 
     def __init__(self, store: MetadataStore, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = times

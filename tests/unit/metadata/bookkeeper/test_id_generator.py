@@ -52,7 +52,7 @@ async def test_ids_count_from_zero_and_leave_no_node_behind(store: MetadataStore
     assert [await ids.next_id() for _ in range(3)] == [0, 1, 2]
     await ids.aclose()
     assert await store.children("/ledgers/idgen") == []
-    assert await store.get("/ledgers/idgen-long") is None  # Its being there would move everybody to long ids.
+    assert await store.get("/ledgers/idgen-long") is None  # If it existed, all clients would move to long ids.
 
 
 async def test_generators_side_by_side_never_give_out_an_id_twice(server: MemoryServer, paths: BookKeeperPaths) -> None:

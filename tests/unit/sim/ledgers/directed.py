@@ -3,7 +3,7 @@
     run_directed("drill", seed=3)                  a Report, as from LEDGERS.run
     run_directed("drill", seed=3, mutant=bug)
 
-Why:       aimed faults are a part of many seeds, among others. Here they are all there is, many times in a row, and
+Purpose:   aimed faults are a part of many seeds, among others. Here they are all there is, many times in a row, and
            each round waits until the owner has acknowledged entries that could be lost.
 """
 
@@ -22,7 +22,7 @@ from magnetar.sim.run import Planted, Report
 from magnetar.sim.seeds import seeded
 
 _ROUNDS: Final = 6
-_ACKS: Final = 3  # So many before the next strike …
+_ACKS: Final = 3  # Acknowledgements before the next strike …
 _LOOKS_MAX: Final = 100  # … or after this many looks without them.
 _LOOK_S: Final = 0.02
 _WORLD: Final[dict[str, Any]] = {"clients": 3, "topics": 1, "faults": (), "deletes": False}

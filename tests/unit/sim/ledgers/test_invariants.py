@@ -1,4 +1,4 @@
-"""Each invariant says something when it is broken, and nothing when it is not. Events are told by hand."""
+"""Each invariant says something when it is broken, and nothing when it is not. Events are made by hand."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SLOW = LinkDelay(1.0, 1.0, tail=0.0, tail_max_s=1.0)
 
 
 def impatient(seed: int, *, in_line: bool) -> Options:
-    """A writer that may owe a bookie one answer, and hears of nobody meanwhile."""
+    """A writer that may owe a bookie one answer, and hears from no bookie meanwhile."""
     options = scene_options(seed, in_line=in_line)
     ledger = {
         "adds_behind_max": 1,
@@ -41,7 +41,7 @@ def impatient(seed: int, *, in_line: bool) -> Options:
 
 
 async def bookie_that_is_back_late_and_answers_nothing(scene: SceneWorld) -> None:
-    """Its connection breaks while nothing is in flight; others confirm two entries before the next one is there."""
+    """Its connection breaks while nothing is in flight; others confirm two entries before the next one exists."""
     workload, network = scene.workload, scene.world.network
     created = await scene.do(0, workload.create(scene.client(0)))
     assert created is not None
@@ -58,7 +58,7 @@ async def bookie_that_is_back_late_and_answers_nothing(scene: SceneWorld) -> Non
         await scene.until(lambda: not acks.pending, "two bookies do not confirm it")
     scene.world.pause(AWAY)
     await scene.until(lambda: not writer.has_room, "the connection does not come back")
-    with contextlib.suppress(MagnetarError):  # Of a call that hung: it is told by then.
+    with contextlib.suppress(MagnetarError):  # A call that hung reports its error here.
         await scene.begin(0, workload.burst(writer, acks, 1))
 
 

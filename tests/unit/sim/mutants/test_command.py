@@ -21,7 +21,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 @pytest.fixture
 def hunts(monkeypatch: pytest.MonkeyPatch) -> dict[int, Catch | None]:
-    """What is caught, in place of the simulator: everything, by what is there for it."""
+    """What is caught, in place of the simulator: everything, by the invariant that is meant to."""
     caught: dict[int, Catch | None] = {
         number: Catch(3, mutant.caught_by, "something is wrong") for number, mutant in MUTANTS.items()
     }

@@ -1,4 +1,4 @@
-"""The hunt: the first seed that catches a bug counts; whatever is not caught, or not clean, is told."""
+"""The hunt: the first seed that catches a bug counts; what is not caught, or not clean, is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planting: what is named is changed, for a while; what is not there any more is told loudly."""
+"""Planting: what is named is changed, for a while; what does not exist any more is reported loudly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings of an audit that nobody ran: for the tests of what is made from them."""
+"""Findings of an imaginary audit, for the tests of what is made from them."""
 
 from __future__ import annotations
 

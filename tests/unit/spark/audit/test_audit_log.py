@@ -113,7 +113,7 @@ class MessageId:
 
 @dataclass
 class Producer:
-    """The shape of pulsar.Producer; answers when it is told to."""
+    """The shape of pulsar.Producer; answers when the test wants it."""
 
     last: int = -1
     sends: list[dict[str, Any]] = field(default_factory=list)

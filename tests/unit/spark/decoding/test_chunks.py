@@ -1,4 +1,4 @@
-"""Chunked messages: joined, also across splits; what is missing is told apart."""
+"""Chunked messages: joined, also across splits; missing parts are distinguished from late ones."""
 
 from __future__ import annotations
 

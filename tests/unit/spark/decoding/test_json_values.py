@@ -205,4 +205,4 @@ def test_half_of_a_surrogate_pair_names_its_message(broken: bytes) -> None:
     )
     with pytest.raises(MalformedEntryError, match=r"message 7:100:2:1 is not of the topic's schema") as raised:
         read(of_json(definition), [b'{"text": "\\ud83d\\ude42"}', broken])
-    assert str(raised.value).encode()  # Whoever prints it must be able to.
+    assert str(raised.value).encode()  # The message can be printed.

@@ -34,7 +34,7 @@ LEDGER = ledger(5, 10, first_index=100)
 
 
 class Source(FakeCluster):
-    """Two entries a chunk; some of them cannot be had: an error comes behind all entries before it."""
+    """Two entries a chunk; some of them cannot be had: an error comes after all entries before it."""
 
     def __init__(self, failures: dict[int, list[Exception]] | None = None, *, has_index: bool = True) -> None:
         super().__init__(orders=segments(LEDGER))

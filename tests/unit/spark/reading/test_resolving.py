@@ -62,7 +62,7 @@ async def test_a_first_entry_that_cannot_be_read_keeps_nothing_else_from_being_r
     assert [each.ledger.ledger_id for each in await ranges_of(cluster, endingOffsets="5:3")] == [5]
     assert (await ranges_of(cluster))[0].first_index is None
     with pytest.raises(GapUntoldError):
-        await ranges_of(cluster, startingOffsets="index:90")  # The first that tells its index has 110.
+        await ranges_of(cluster, startingOffsets="index:90")  # The first that contains its index has 110.
 
 
 async def test_a_message_id_of_another_topic_is_trouble() -> None:

@@ -1,4 +1,4 @@
-"""A test learns when a point of the protocol is reached; nobody else does."""
+"""A test learns when a point of the protocol is reached; outside of tests, nothing happens."""
 
 from __future__ import annotations
 

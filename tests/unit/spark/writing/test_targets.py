@@ -24,7 +24,7 @@ PATH = "/admin/v2/persistent/public/default/out"
 
 
 class Http:
-    """Paths and what is there."""
+    """Paths, and what a request to each of them returns."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers

@@ -1,4 +1,4 @@
-"""What a user may ask of a write, and what he hears when it cannot be."""
+"""What a user may ask of a write, and the error if it cannot be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile and broken peers: an answer where Apache's server gives one, else one kind of error, never another."""
+"""Hostile and broken peers: an answer where Apache's server gives one, otherwise one kind of error, never another."""
 
 from __future__ import annotations
 

@@ -35,6 +35,6 @@ def send_frame(body: bytes | None = None, **fields: object) -> bytes:
 
 
 def spoiled(data: bytes) -> bytes:
-    """With bytes that are not UTF-8 in the place of each KKKK: protobuf takes them for a string all the same."""
+    """Puts bytes that are not UTF-8 in the place of each KKKK: protobuf takes them for a string anyway."""
     assert b"KKKK" in data
     return data.replace(b"KKKK", b"\xff\xfe\x80k")

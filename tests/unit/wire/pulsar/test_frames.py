@@ -1,4 +1,4 @@
-"""One frame at a time: the official client's, and those that nobody should send."""
+"""One frame at a time: the official client's, and those that no client should send."""
 
 from __future__ import annotations
 
