@@ -1,10 +1,10 @@
 """Names of topics and namespaces, and every form in which Pulsar writes them down.
 
-Full:      `persistent://tenant/namespace/local`, or `non-persistent://…`
-Short:     `local` is in `public/default`; `tenant/namespace/local` is persistent.
-Partition: `local-partition-3` is partition 3 of `local`; `-partition-03` and `-partition--1` are plain names.
-Encoded:   the local name as a node's name: `application/x-www-form-urlencoded`, as Java has it.
-Hash:      unsigned CRC-32 of the full name, partition included; a bundle is a range of it.
+Format:    full: `persistent://tenant/namespace/local`, or `non-persistent://…`.
+           Short: `local` is in `public/default`; `tenant/namespace/local` is persistent.
+           Partition: `local-partition-3` is partition 3 of `local`; `-partition-03` and `-partition--1` are plain.
+           Encoded: the local name as a node's name, `application/x-www-form-urlencoded` as Java has it.
+           Hash: unsigned CRC-32 of the full name, partition included; a bundle is a range of it.
 Read next: broker/resources/paths.py, broker/resources/bundles.py
 """
 
@@ -104,7 +104,7 @@ class TopicName:
     local: str
     """As the user wrote it, partition suffix included."""
     partition: int = -1
-    """The partition this topic is; −1 for a topic that is none."""
+    """The partition this topic is; −1 for a topic that is not a partition."""
 
     @staticmethod
     def parse(text: str) -> TopicName:

@@ -169,7 +169,7 @@ def _in_order(
 
 @dataclass(slots=True)
 class Totals:
-    """Of one kind."""
+    """Counts of the seeds of one kind."""
 
     kind: str
     seeds: int = 0

@@ -1,23 +1,24 @@
 """SimDevice: a disk and the kernel above it. It outlives the processes that use it, and decides what a crash leaves.
 
-A killed process leaves the page cache: a restart sees everything that was written, durable or not, and a prefix of an
-append that was in progress. A power loss leaves what was synced, and of the rest what the device's own random choice
+A killed process leaves the page cache, and a restart sees everything that was written, durable or not, and a prefix of
+an append that was in progress. A power loss leaves what was synced, and of the rest what the device's own random choice
 says, or nothing if the test asks for the worst. `durable(path)` is what an invariant may rely on, `cached(path)` what a
 reader sees.
 
-Files:     pending changes are writes and cuts. A file grows at its end and is cut there; only its room is overwritten,
-           which is preallocated zeros or what a file held that is used again. A power loss leaves a prefix of them with
-           the next write torn, or each page and the size as they were at some moment since the last sync: the kernel
-           writes pages back in an order of its own.
-Names:     pending changes of a directory come, go and move. A power loss leaves a prefix of them.
+- files: pending changes are writes and cuts. A file grows at its end and is cut there; only its room is overwritten,
+  which is preallocated zeros or what a file held that is used again. A power loss leaves a prefix of them with the next
+  write torn, or each page and the size as they were at some moment since the last sync: the kernel writes pages back in
+  an order of its own.
+- names: pending changes of a directory come, go and move. A power loss leaves a prefix of them.
+- sites: `sites` knows every place that asks for durability. Syncs from a place in `sites.ignored` answer OK and do
+  nothing: if no test fails then, that sync is not needed or not tested.
+
 Invariant: A file's `durable` with `pending` applied in order is `cache`, unless a sync failed or the medium did wrong.
            A power loss changes no byte that was synced and is not about to be cut or overwritten. Within one directory
            a rename leaves old or new, never neither; between two it leaves old, both, or new.
 Failure:   After a failed sync the pending changes are still seen and never durable. What is written after them later is
            durable after a gap of zeros, as on ext4. A broken rule raises the kernel's own error. `faults` says what
            goes wrong while the device runs; `flip_bit`, `break_sector` and `empty` do harm on order.
-Sites:     `sites` knows every place that asks for durability. Syncs from a place in `sites.ignored` answer OK and do
-           nothing: if no test fails then, that sync is not needed or not tested.
 Read next: disk.py for the Disk that components get, docs/simulation.md
 """
 
@@ -96,7 +97,7 @@ class FileImage:
         self.pending.clear()
 
     def lose(self) -> None:
-        """A sync failed: the pending changes are clean pages now, which nobody will ever write."""
+        """A sync failed: the pending changes are clean pages now, which are never written."""
         self.has_lost = self.has_lost or bool(self.pending)
         self.pending.clear()
 
@@ -292,7 +293,7 @@ class Tree:
     # --- looking ---
 
     def find(self, path: str) -> Node | None:
-        """None if it is not there; NotADirectoryError if a file is in the way."""
+        """Returns None if it does not exist. Raises NotADirectoryError if a file is in the way."""
         node: Node = self.root
         for name in _parts(path):
             if not isinstance(node, Directory):
@@ -394,7 +395,7 @@ class Tree:
         directory.change({name: None})
 
     def empty(self, path: str) -> None:
-        """Everything below is gone, at once and for good."""
+        """Deletes everything below, at once and durably."""
         directory = self.directory(path)
         directory.entries, directory.durable = {}, {}
         directory.pending.clear()
@@ -408,7 +409,7 @@ class Tree:
         for directory in self._directories:
             directory.settle()
         self._forget_lost_directories()
-        for image in self.files():  # A file whose name is gone is not met here, and its blocks are gone with it.
+        for image in self.files():  # A file that has lost its name is not met here, and has lost its blocks.
             image.settle(survived(image.durable, image.pending, random) if random else bytearray(image.durable))
 
     def _forget_lost_directories(self) -> None:
@@ -644,7 +645,7 @@ class SimDevice:
         return bytes(self.tree.file(path).cache)
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
-        """In the cache and, if that byte is there, on the medium."""
+        """In the cache and, if that byte exists there, on the medium."""
         self.faults.count(Fault.BIT_FLIP)
         _flip(self.tree.file(path), offset, bit)
 
@@ -654,7 +655,7 @@ class SimDevice:
         _break_sector(self.tree.file(path), offset)
 
     def empty(self, directory: str = "") -> None:
-        """The disk was replaced: all below this directory is gone. Only while no process uses the device."""
+        """Replaces the disk: deletes all below this directory. Only while no process uses the device."""
         assert not self._lanes, "a disk is replaced while the machine is down"
         self.faults.count(Fault.EMPTIED)
         self.tree.empty(directory)
@@ -697,7 +698,7 @@ class SimDevice:
             raise _error(code)
 
     def write_prefix(self, image: FileImage, offset: int, data: bytes) -> None:
-        """What a crash leaves of a write that was under way."""
+        """Writes what a crash leaves of a write that was in progress."""
         if prefix := data[: self._crash_random.randint(0, len(data))]:
             image.write(offset, prefix)
 
@@ -761,7 +762,7 @@ class SimDevice:
     def _misdirect(self, image: FileImage, write: Write) -> None:
         """The write lands on durable bytes of some file; at its own place the medium keeps what it had.
 
-        The cache forgets both places: nobody would notice as long as it remembered.
+        The cache forgets both places: otherwise reads would not notice.
         """
         random = self.faults.random(Fault.MISDIRECTED_WRITE)
         victims = [other for other in self.tree.files() if other.durable]

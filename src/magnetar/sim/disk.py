@@ -175,7 +175,7 @@ class SimFile(File):
         await self._operation(partial(self._file.truncate, size))
 
     async def preallocate(self, size: int) -> None:
-        """Its sync is no site: it is there for speed, and nobody relies on the zeros."""
+        """Its sync is no site: it only makes later syncs faster, and no code relies on the zeros."""
         written = Stage(partial(self._file.preallocate, size), self._file.operation_s)
         await self._lane.hand_over(written, Stage(self._file.sync_anyway, self._file.sync_s))
 
@@ -333,7 +333,7 @@ class _View:
         self._new_above = self._tree.above(self._root) if made or is_empty else []
 
     def sync_root(self) -> None:
-        """Nobody else can sync a directory outside the root."""
+        """No other code can sync a directory outside the root."""
         for directory in self._new_above:
             self._sync_names(directory)
         self._new_above = []

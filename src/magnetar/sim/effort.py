@@ -4,11 +4,11 @@
         ...
     assert effort.lines < 1_000 + 0.1 * input_bytes
 
-Lines:     lines of production code that ran, the simulator's own left out. A loop over bytes that a client has chosen
-           shows here, however quick the machine is.
-Bytes:     what a device handed out is counted by the device (`SimDevice.bytes_read`): work inside one C call, such as a
-           search, costs no line, but its input has to be read.
-Cost:      a traced line takes ten times as long as an untraced one, so this is for scenes, not for every seed.
+- lines: lines of production code that ran, the simulator's own left out. A loop over bytes that a client has chosen
+  shows here, however quick the machine is.
+- bytes: what a device handed out is counted by the device (`SimDevice.bytes_read`): work inside one C call, such as a
+  search, costs no line, but its input has to be read.
+- cost: a traced line takes ten times as long as an untraced one, so this is for scenes, not for every seed.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """SimLoop: an event loop of one thread, virtual time, and many processes, in an order that follows from a seed.
 
-Time:      stands still while anybody can run, then jumps to the next timer. Many steps without a pause take a little
-           time anyway, as they do on any computer: a process that spins does not stop the clock.
+- time: stands still while any process can run, then jumps to the next timer. Many steps without a pause take a little
+  time anyway, as they do on any computer: a process that spins does not stop the clock.
+- crash: the process is marked dead, and nothing of it ever runs again. Its tasks are kept, not cancelled and not
+  collected: their `finally` blocks would repair what a crash breaks.
+- end: when the world is over, all tasks that are left are closed, as keeping them would keep every seed in memory.
+  Their `finally` blocks meet a loop that accepts everything and does nothing, disks and sockets that are inert, and no
+  listeners: no log, no warning.
+- missing: whatever asyncio's interface has beyond this raises NotImplementedError: threads, signals, real sockets.
+
 Order:     each step picks a process at random, then takes the first callback of its queue, as real asyncio would.
            `shuffle` is the probability that a task's step lets the next callback of its process go first.
-Crash:     the process is marked dead, and nothing of it ever runs again. Its tasks are kept, not cancelled and not
-           collected: their `finally` blocks would repair what a crash breaks.
-End:       when the world is over, all tasks that are left are closed, as keeping them would keep every seed in memory.
-           Their `finally` blocks meet a loop that accepts everything and does nothing, disks and sockets that are
-           inert, and nobody who listens: no log, no warning.
 Failure:   what a callback raises, and whatever reaches the exception handler, fails the run at once; so do an endless
            run and one in which nothing is left to do.
-Missing:   whatever asyncio's interface has beyond this raises NotImplementedError: threads, signals, real sockets.
 Read next: process.py, network.py, world.py; docs/simulation.md
 """
 
@@ -88,8 +89,8 @@ class Digest:
 T = TypeVar("T")
 
 EVENTS_MAX: Final = 5_000_000  # A minute of computing: no seed is that long, so it goes round in circles.
-_BURST_MAX: Final = 1_000  # So many steps without a pause …
-_BURST_S: Final = 0.01  # … take so long.
+_BURST_MAX: Final = 1_000  # This many steps without a pause …
+_BURST_S: Final = 0.01  # … take this many seconds.
 _CANCELLED_MIN: Final = 100  # Fewer cancelled timers are not worth sorting out.
 _CLOSE_TRIES_MAX: Final = 50  # Each gets past one `await` inside a `finally`; what still waits then is left as it is.
 _ROUNDS_MAX: Final = 10  # Closing one may make another task.
@@ -157,7 +158,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         process.is_alive = False
         process.abandoned = [task for task in self._pending_tasks() if task.process is process]
         for task in process.abandoned:
-            asyncio._unregister_task(task)  # `all_tasks` and whoever cancels these do not meet it any more.
+            asyncio._unregister_task(task)  # `all_tasks`, and so code that cancels them, does not meet it any more.
 
     def pause(self, process: Process) -> None:
         """Nothing of it runs until `resume`; what is due meanwhile waits."""
@@ -399,7 +400,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         owner = getattr(context.get("future"), "process", None)
         if self._is_over or (owner is not None and not owner.is_alive):
-            return  # Whoever would have looked at the error is dead.
+            return  # The process that would have handled the error is dead.
         if self._handler is not None:
             self._handler(self, context)
             return
@@ -493,7 +494,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._debug = enabled
 
     def close(self) -> None:
-        """The world is over. What never ended is disposed of, heard by nobody."""
+        """Ends the world. What never ended is disposed of silently."""
         if self._is_running:
             raise RuntimeError("the simulated loop is running")
         if self._is_closed:
@@ -519,7 +520,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         for held in (self._runnable, self._timers, self._dropped):
             held.clear()
         if has_closed:
-            gc.collect()  # Here, where nobody hears of coroutines that were never begun.
+            gc.collect()  # Here, where warnings of coroutines that never began are not heard.
 
     def _take_left_over(self) -> list[SimTask]:
         tasks = self._pending_tasks() + self._late_tasks
@@ -545,9 +546,9 @@ def _close(coroutine: Any) -> None:
     for _ in range(_CLOSE_TRIES_MAX):
         try:
             coroutine.close()
-        except RuntimeError:  # It awaited something on its way out, or raised; if it has ended, the next try says so.
+        except RuntimeError:  # It awaited something while it ended, or raised; if it has ended, the next try says so.
             continue
-        except BaseException:  # noqa: S112 - whatever the code of a dead process raises concerns nobody
+        except BaseException:  # noqa: S112 - what the code of a dead process raises has no effect
             continue
         return
 

@@ -159,11 +159,11 @@ class SimMachine:
         return self._images.setdefault(_normal(path), MemoryImage())
 
     def put_index(self, path: str, image: MemoryImage) -> None:
-        """In the place of the one that is there: what a rename of its directory does."""
+        """Replaces the existing one, as a rename of its directory does."""
         self._images[_normal(path)] = image
 
     def empty(self, path: str) -> None:
-        """The disk, or this directory of it, was replaced: all below is gone. Only while no process runs."""
+        """Replaces the disk, or this directory of it: deletes all below. Only while no process runs."""
         device, directory = self._find(path)
         device.empty("" if directory == "." else directory)
         below = _normal(path).rstrip("/") + "/"

@@ -1,14 +1,15 @@
 """The metadata of a simulated world: the memory store shared by processes, with latency, faults, and a watch.
 
-Shared:    the server is one object, and calls watchers and session listeners directly. Here each of them runs as its
-           own process instead, and a dead process hears nothing.
-Crash:     the server sees the connection break; the session ends when its timeout is over, as ZooKeeper's does.
-Watched:   each change is reported in the engine, at the moment it is made; its author hears of it later, or never. What
-           a process asks for is reported when it asks.
-Latency:   a request takes a moment to arrive, and its answer and the watches take one to come back. `slow_s` makes it
-           long.
-Faults:    each session's link loses requests or answers at `loss_rate`, and breaks with it; sessions are cut and
-           expired by order (sim/ledgers/nemesis.py).
+- shared: the server is one object, and calls watchers and session listeners directly. Here each of them runs as its own
+  process instead, and a dead process hears nothing.
+- crash: the server sees the connection break; the session ends when its timeout is over, as ZooKeeper's does.
+- watched: each change is reported in the engine, at the moment it is made; its author hears of it later, or never. What
+  a process asks for is reported when it asks.
+- latency: a request takes a moment to arrive, and its answer and the watches take one to come back. `slow_s` makes it
+  long.
+- faults: each session's link loses requests or answers at `loss_rate`, and breaks with it; sessions are cut and expired
+  by order (sim/ledgers/nemesis.py).
+
 Read next: magnetar/metadata/local.py, sim/ledgers/watch.py (`on_operation`)
 """
 

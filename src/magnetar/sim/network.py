@@ -1,14 +1,15 @@
 """SimNetwork: hosts, the links between them, and the connections along these.
 
-Hosts:     each node has a name, which is also how others reach it ("bookie-1:3181" works), and an address. Ports belong
-           to the host's kernel; those that nobody chose are counted up.
-Connect:   both directions must be open. A host that is up and has no listener refuses; one that cannot be reached does
-           not answer, and the connect tries again as TCP does, until its caller loses patience.
-Kill:      the kernel outlives the process: it sends what it has, then an end or a reset.
-Power:     nothing is sent. The peer has a half-open connection, and learns of it when it writes after the host is back.
-Seeds:     delay, framing, datagrams and faults each have a generator of their own.
-Parts:     `Link` is the way from one host to another. A connection has two `Pipe`s, one for each direction, and two
-           `SimTransport`s, its ends as protocols see them.
+- hosts: each node has a name, which is also how others reach it ("bookie-1:3181" works), and an address. Ports belong
+  to the host's kernel; those that were not chosen are counted up.
+- connect: both directions must be open. A host that is up and has no listener refuses; one that cannot be reached does
+  not answer, and the connect tries again as TCP does, until its caller loses patience.
+- kill: the kernel outlives the process: it sends what it has, then an end or a reset.
+- power: nothing is sent. The peer has a half-open connection, and learns of it when it writes after the host is back.
+- seeds: delay, framing, datagrams and faults each have a generator of their own.
+- parts: `Link` is the way from one host to another. A connection has two `Pipe`s, one for each direction, and two
+  `SimTransport`s, its ends as protocols see them.
+
 Read next: docs/simulation.md
 """
 
@@ -109,7 +110,7 @@ class Pipe:
 
     Order:     what was sent waits in a queue of the connection. A timer carries nothing: it says "one may go", and
                takes what is first. So no delay and no schedule can reorder bytes, and `connection_made` is first.
-    Held:      one that may not go now (link blocked, host without power, nobody reads) is counted, and goes later.
+    Held:      one that may not go now (link blocked, no power, no reader) is counted, and goes later.
     Ends:      a reset is an element too. After it nothing arrives.
     Datagrams: if the link says so, each write has a timer of its own that carries it: lost, late, overtaken, twice.
     Receiver:  timers run as its process. After its crash its kernel answers for it, if that still has power.
@@ -125,7 +126,7 @@ class Pipe:
         self._queue: deque[Element] = deque()
         self._held = 0
         self._is_reset = False
-        self._unknown_bytes = 0  # They arrived, but the sender cannot be told.
+        self._unknown_bytes = 0  # They arrived, but the sender cannot learn of it.
         self.unsent_bytes = 0  # Not arrived, as far as the sender knows.
         self.link = network.link(sender.host.name, receiver.host.name)
         self._back = network.link(receiver.host.name, sender.host.name)
@@ -146,7 +147,7 @@ class Pipe:
         self._let_one_go()
 
     def cut(self, kept_bytes: int) -> None:
-        """The sender is gone: of what has not arrived, this much is with the kernel and still goes."""
+        """The sender has ended: of what has not arrived, this much is with the kernel and still goes."""
         kept: list[Element] = []
         for element in self._queue:
             if isinstance(element, bytes):
@@ -283,7 +284,7 @@ class Pipe:
             self._network.loop.call_later(delay_s, self._datagram_arrives, data, context=self._context())
 
     def _datagram_arrives(self, data: bytes) -> None:
-        """It joins the queue, so that `connection_made` comes first, and whoever does not read gets it later."""
+        """It joins the queue, so that `connection_made` comes first, and a peer that does not read gets it later."""
         if self.link.is_blocked or not self._receiver.host.is_up:
             self._network.counters.lost += 1
             return
@@ -321,17 +322,17 @@ class SimSocket:
 
 
 class End:
-    """What is told of an end when it is made: by the network, before there is a protocol."""
+    """What the network reports to an end when it is made, before there is a protocol."""
 
     def on_made(self, transport: SimTransport) -> asyncio.BaseProtocol | None:
-        """The protocol, its `connection_made` not called yet; None: nobody wants the connection any more."""
+        """The protocol, its `connection_made` not called yet; None: the connection is not wanted any more."""
         raise NotImplementedError
 
     def on_connected(self, transport: SimTransport) -> None:
-        """Behind `connection_made`."""
+        """Called after `connection_made`."""
 
     def on_lost(self) -> None:
-        """Behind `connection_lost`."""
+        """Called after `connection_lost`."""
 
 
 class SimTransport(asyncio.Transport):
@@ -340,7 +341,7 @@ class SimTransport(asyncio.Transport):
     Buffer:    the first `window_bytes` that have not arrived are the kernel's; what goes beyond them is the transport's
                own write buffer, which pauses the protocol at its high-water mark, and is lost with the process.
     Closing:   `close` ends when the write buffer is empty; then the peer gets an end, or a reset if it has sent
-               something that nobody read. Whatever it sends afterwards is answered with a reset.
+               something that was not read. Whatever it sends afterwards is answered with a reset.
     """
 
     def __init__(
@@ -641,7 +642,7 @@ class SimNetwork:
         self._release_all()
 
     def reset(self, one: str, other: str) -> int:
-        """Breaks every connection between two hosts; bytes on their way are lost. Returns how many."""
+        """Breaks every connection between two hosts; bytes between them are lost. Returns the number of connections."""
         broken = [pair for pair in self._connections if {pair[0].host.name, pair[1].host.name} == {one, other}]
         for pair in broken:
             self._reset(pair)
@@ -698,7 +699,7 @@ class SimNetwork:
                 transport.outgoing.release()
 
     def forget(self, transport: SimTransport) -> None:
-        """One end is gone; when both are, the connection is."""
+        """Removes one end. When both are removed, the connection is removed."""
         for pair in self._connections:
             if transport in pair:
                 if all(end.is_lost or end.is_dead for end in pair):
@@ -773,7 +774,7 @@ class SimNetwork:
         return self._framing_random.random() < self.join_rate
 
     def split_size(self, size: int) -> int:
-        """How much of so many bytes one read brings."""
+        """Returns how many of these bytes one read brings."""
         if size > 1 and self._framing_random.random() < self.split_rate:
             return self._framing_random.randint(1, size - 1)
         return size
@@ -806,7 +807,7 @@ class _Attempt(End):
         self._network.loop.call_later(delay_s, self._arrives, context=self._network.kernel.context)
 
     def give_up(self) -> None:
-        """If both came at once, nobody is left to use the connection."""
+        """If both came at once, the connection has no user any more."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -942,7 +943,7 @@ class SimServer(asyncio.AbstractServer):
         self._maybe_end()
 
     async def wait_closed(self) -> None:
-        """Until it is closed and its connections are gone, as Python 3.12 has it."""
+        """Waits until it is closed and its connections have ended, as in Python 3.12."""
         await asyncio.shield(self._ended)
 
     def on_lost(self, transport: SimTransport) -> None:

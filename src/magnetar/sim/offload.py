@@ -1,12 +1,14 @@
 """SimOffload: a lane without a thread. Calls run inline, one after the other, and finish after a virtual delay.
 
-Stage:     a call is one or more stages; each takes its delay, and has its effect at a random moment of it. So a crash
-           finds calls that had no effect yet, and calls that had it while nobody was told.
-Crash:     `die` makes the lane inert: what was handed over never finishes, nothing runs any more, and every later call
-           waits for ever. Tasks of a dead process stand still; they are not cancelled, for their `finally` blocks would
-           repair what a crash breaks. The lane keeps their futures, so that no collection of garbage ends them either.
-           `release` lets them go when the test is over.
-Process:   its timers belong to the process that used it first, whoever resumes it: a paused process has paused lanes.
+- stage: a call is one or more stages; each takes its delay, and has its effect at a random moment of it. So a crash
+  finds calls that had no effect yet, and calls that had it without the caller's knowledge.
+- crash: `die` makes the lane inert: what was handed over never finishes, nothing runs any more, and every later call
+  waits forever. Tasks of a dead process stand still; they are not cancelled, for their `finally` blocks would repair
+  what a crash breaks. The lane keeps their futures, so that no collection of garbage ends them either. `release` lets
+  them go when the test is over.
+- process: its timers belong to the process that used it first, whichever process resumes it: a paused process has
+  paused lanes.
+
 Read next: magnetar/runtime/runtime.py for the promises
 """
 
@@ -49,7 +51,7 @@ class _Call:
         self.future = future
         self.stages = deque(stages)
         self.result: Any = _NOTHING_YET
-        """Of the first stage."""
+        """The result of the first stage."""
 
 
 _NOTHING_YET: Final = object()
@@ -63,7 +65,7 @@ class SimOffload(Offload):
         self._delay = delay
         self._queue: deque[_Call] = deque()
         self._current: _Call | None = None
-        self._ahead: Stage | None = None  # Of the current call, the stage whose effect is still to come.
+        self._ahead: Stage | None = None  # The stage of the current call whose effect is still to come.
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: Context | None = None

@@ -1,13 +1,14 @@
 """Process: one incarnation of a node, how code is known to belong to it, and what the loop hands out to that code.
 
-Carried:   in a ContextVar. Callbacks, timers, tasks and accepted connections copy the context of their maker, so that
-           no code passes a node's name, and a crash knows what to stop.
-Shared:    an object of one process that another calls directly (a metadata store's watcher) would run as the other's
-           code, and outlive the crash of its owner: `bound` hands the call over.
-Clock:     `rate` is how fast this process sees the loop's time pass; 1.01 gains a hundredth.
-Hashes:    asyncio keeps tasks and futures in sets (`wait`, `TaskGroup`, `all_tasks`). Hashed by address, these would be
-           walked in another order in every run. The loop's handles, futures and tasks are hashed by birth number, so
-           the order is the same in every run.
+- carried: in a ContextVar. Callbacks, timers, tasks and accepted connections copy the context of their maker, so that
+  no code passes a node's name, and a crash knows what to stop.
+- shared: an object of one process that another calls directly (a metadata store's watcher) would run as the other's
+  code, and outlive the crash of its owner: `bound` hands the call over.
+- clock: `rate` is how fast this process sees the loop's time pass; 1.01 gains a hundredth.
+- hashes: asyncio keeps tasks and futures in sets (`wait`, `TaskGroup`, `all_tasks`). Hashed by address, these would be
+  walked in another order in every run. The loop's handles, futures and tasks are hashed by birth number, so the order
+  is the same in every run.
+
 Read next: loop.py
 """
 
@@ -41,7 +42,7 @@ class Process:
         self.is_alive = True
         self.is_paused = False
         self.ready: deque[SimHandle] = deque()
-        self.abandoned: list[SimTask] = []  # What it was doing when it died. Nobody may collect that as garbage.
+        self.abandoned: list[SimTask] = []  # What it was doing when it died, kept from garbage collection.
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -54,7 +55,7 @@ class Process:
         if self.rate == 1.0:
             return local
         moment = local / self.rate
-        while moment * self.rate < local:  # A timer that fires early would be set again, for ever, for no time at all.
+        while moment * self.rate < local:  # A timer that fires early would be set again, forever, for no time at all.
             moment = math.nextafter(moment, math.inf)
         return moment
 
@@ -158,7 +159,7 @@ def is_task_step(callback: Callable[..., object] | None) -> bool:
 
 
 def name_of(callback: Callable[..., object] | None) -> str:
-    """For people: which task goes on, or what is called."""
+    """For people: which task continues, or what is called."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return f"task {owner.get_name()!r}"

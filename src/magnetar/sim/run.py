@@ -5,12 +5,13 @@
     LEDGERS.run(17, {"faults": ("part",)})      some options replaced by name
     LEDGERS.run(17, without=("part",), mutant=planted_bug, trace=print)
 
-Scenario:  what differs between the kinds, as hooks: how options are drawn; the classes of the watch, the cluster, the
-           workload and the nemesis; how the world settles when it is healed.
-Observed:  a context manager around the life: what the watch has to see from inside production classes.
-Mutant:    a callable without arguments that returns a context manager. It is entered before the world is made and left
-           after it: while it is entered, production classes are patched.
-Repeat:    the same call gives the same report, digest included, in any process.
+- scenario: what differs between the kinds, as hooks: how options are drawn; the classes of the watch, the cluster, the
+  workload and the nemesis; how the world settles when it is healed.
+- observed: a context manager around the life: what the watch has to see from inside production classes.
+- mutant: a callable without arguments that returns a context manager. It is entered before the world is made and left
+  after it: while it is entered, production classes are patched.
+- repeat: the same call gives the same report, digest included, in any process.
+
 Read next: scenarios.py, ledgers/watch.py, ledgers/cluster.py, ledgers/nemesis.py
 """
 

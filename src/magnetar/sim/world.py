@@ -1,15 +1,16 @@
-"""World: one seed's loop, network and machines, and the processes that come and go on them.
+"""World: one seed's loop, network and machines, and the processes that start and end on them.
 
     with World("17") as world:
         world.run(main(world))          the driver: it runs as a process of its own, on the host "world"
 
-Node:      a host of the network and a machine with disks, of the same name. It has one process at a time.
-Start:     `start(node, main)` calls `main(runtime)` as the new process, on its host; a host without power gets it back.
-Crash:     loop, network and machine stop together. Kill: the kernel goes on. Power loss: nothing does.
-Exit:      a process ends with its main coroutine; what it left open, its kernel closes. A main that raises fails the
-           seed, unless `on_exit` takes it.
-Garbage:   not collected while the world runs, so that nothing depends on when that happens. Collections leave out what
-           the process had before its first world: that is more than a world makes.
+- node: a host of the network and a machine with disks, of the same name. It has one process at a time.
+- start: `start(node, main)` calls `main(runtime)` as the new process, on its host; a host without power gets it back.
+- crash: loop, network and machine stop together. Kill: the kernel continues. Power loss: nothing does.
+- exit: a process ends with its main coroutine; what it left open, its kernel closes. A main that raises fails the seed,
+  unless `on_exit` takes it.
+- garbage: not collected while the world runs, so that nothing depends on when that happens. Collections leave out what
+  the process had before its first world: that is more than a world makes.
+
 Read next: loop.py, network.py, machine.py; docs/simulation.md
 """
 
@@ -69,7 +70,7 @@ class World(AbstractContextManager["World"]):
         self.close()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """SimulationError if anything fails that nobody handles."""
+        """Raises SimulationError if a failure is not handled."""
         return self.loop.run_until_complete(main)
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class World(AbstractContextManager["World"]):
             self._tell(process)
 
     def pause(self, name: str) -> None:
-        """As SIGSTOP: the kernel goes on, and accepts connections and bytes for it."""
+        """As SIGSTOP: the kernel continues, and accepts connections and bytes for it."""
         process = self._nodes[name].process
         assert process is not None, f"no process runs on {name}"
         self.loop.pause(process)
@@ -181,7 +182,7 @@ _has_left_out = False
 
 
 def _leave_out_what_is_imported() -> None:
-    """Once per process: what a world leaves behind stays in sight of the collections after it."""
+    """Once per process: what a world leaves stays in sight of the collections after it."""
     global _has_left_out
     if not _has_left_out:
         _has_left_out = True

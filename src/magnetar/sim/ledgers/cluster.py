@@ -1,12 +1,12 @@
 """The cluster of one seed: bookies and clients as processes, each with its supervisor, and the metadata.
 
-Bookie:    node bookie-0, bookie-1 … with a device for each directory. Its supervisor starts it again after a moment,
-           whatever ended it; one whose disks were emptied or damaged refuses, and `operator` decides what happens then.
-Repair:    as `magnetar bookie limbo` does it: ledgers of which something may be missing are fenced and in limbo,
-           damaged journal files are set aside, the index is made anew if a ledger directory was lost, and the cookie is
-           written again. It runs as a process on the bookie's node, so it can be cut short as well.
-Client:    node client-0 …; work runs as tasks of its process (`spawn`), so a crash takes it along.
-Down:      a node in `down` stays down until it is taken out of it.
+- bookie: node bookie-0, bookie-1 … with a device for each directory. Its supervisor starts it again after a moment,
+  whatever ended it; one whose disks were emptied or damaged refuses, and `operator` decides what happens then.
+- repair: as `magnetar bookie limbo` does it: ledgers of which something may be missing are fenced and in limbo, damaged
+  journal files are set aside, the index is made anew if a ledger directory was lost, and the cookie is written again.
+  It runs as a process on the bookie's node, so it can be cut short as well.
+- client: node client-0 …; work runs as tasks of its process (`spawn`), so a crash takes it along.
+- down: a node in `down` stays down until it is taken out of it.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Node(ABC):
         """It has ended or crashed: what it had is of no use any more."""
 
     def may_return(self) -> bool:
-        """It was not told to stop for good."""
+        """True unless it has to stop for good."""
         return not self.stopping.is_set()
 
     async def end_work(self) -> None:

@@ -1,11 +1,11 @@
 """What one bookie has on its disks for good: what every power loss from now on would leave.
 
-Journal:   groups of files, as far as their bytes are durable. A directory whose changes are not durable has several
-           outcomes; what counts is there in each of them.
-Logs:      an entry counts if the index has it and its block is durable where the index says. The memory twin of the
-           index is durable with each write.
-Cheap:     a file is read again only behind what was read; from its beginning if it became another one (a crash, a
-           file that is used again). Nothing is read before a question is asked.
+- journal: groups of files, as far as their bytes are durable. A directory whose changes are not durable has several
+  outcomes; what counts exists in each of them.
+- logs: an entry counts if the index has it and its block is durable where the index says. The memory twin of the index
+  is durable with each write.
+- cheap: a file is read again only after what was read; from its beginning if it became another one (a crash, a file
+  that is used again). Nothing is read before a question is asked.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class DurableImage:
         return flags is not None and flags.fenced
 
     def has_lac(self, ledger_id: int, lac: int) -> bool:
-        """This one or a greater: a bookie keeps the greatest that it was told, whichever came last."""
+        """This one or a greater: a bookie keeps the greatest that it received, whichever came last."""
         if self._is_in_journal(lambda view: any(lac_told_by(body) >= lac for body in view.lacs.get(ledger_id, ()))):
             return True
         flags = self.flags(ledger_id)

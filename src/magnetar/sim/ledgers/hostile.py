@@ -2,13 +2,15 @@
 
 Purpose:   whatever a client sends, and whatever it does not read, all promises to the others hold: the invariants of
            safety, of liveness, and of memory (M1) are checked in the same world, of the honest clients.
-Sends:     garbage, lengths that no frame may have, frames that never end, requests with nonsense in them, floods of
-           reads and adds. Then it is silent, or sends byte by byte, or breaks the connection in the middle.
-Reads:     nothing, in half of the cases.
+
+- sends: garbage, lengths that no frame may have, frames that never end, requests with nonsense in them, floods of reads
+  and adds. Then it is silent, or sends byte by byte, or breaks the connection in the middle.
+- reads: nothing, in half of the cases.
+- end: when the world heals, what it has begun stays as it is, and honest clients must end well beside it. A server that
+  it is still connected to must have closed every connection with an unfinished frame by then.
+
 Limits:    it does not know the keys of ledgers, and so writes only to ledgers of its own. A bookie does not ask its
            clients who they are: one that knows a key may do what the owner may.
-End:       when the world heals, what it has begun stays as it is, and honest clients must end well beside it. A server
-           that it is still connected to must have closed every connection with an unfinished frame by then.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Every invariant of ledgers and bookies, one class each; the ids are those of docs/simulation.md.
 
-Acks:      what an acknowledgement means, at the moment it is given: L1, L2, L6, L7.
-Content:   what is stored, and what a reader gets of it: L3, L4, L5.
-Fencing:   taking a ledger from its writer: L8, L9, L11.
-Metadata:  how it may change, and who may change it: L10.
-Bookies:   what their disks hold, what a start makes of it, and what they may answer: B1 to B9.
-Limits:    what must end or stay small: V4, V5.
-Memory:    what a bookie holds: M1. It counts the buffers themselves, found where they are: in what connections keep, in
-           answers that wait, in the frames of coroutines that make answers, in caches. The bookie's own counters, which
-           its limits and metrics use, must agree with them. It looks at some of the bookie's answers; what is handled
-           at that moment is left out.
-Elsewhere: V1 and V2 have no class: they are about calls that do not end, and the callers see that (workload.py,
-           scenario.py).
+- acks: what an acknowledgement means, at the moment it is given: L1, L2, L6, L7.
+- content: what is stored, and what a reader gets of it: L3, L4, L5.
+- fencing: taking a ledger from its writer: L8, L9, L11.
+- metadata: how it may change, and who may change it: L10.
+- bookies: what their disks hold, what a start makes of it, and what they may answer: B1 to B9.
+- limits: what must end or stay small: V4, V5.
+- memory: what a bookie holds: M1. It counts the buffers themselves, found where they are: in what connections keep, in
+  answers that wait, in the frames of coroutines that make answers, in caches. The bookie's own counters, which its
+  limits and metrics use, must agree with them. It looks at some of the bookie's answers; what is handled at that moment
+  is left out.
+- elsewhere: V1 and V2 have no class: they are about calls that do not end, and the callers see that (workload.py,
+  scenario.py).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class AckIsDurable(Invariant):
             self._check(known.value, range(first, last + 1), "was acknowledged")
 
     def on_ledger_change(self, change: LedgerChange) -> None:
-        """Nor may a change of the ensemble leave acknowledged entries behind."""
+        """A change of the ensemble may not lose acknowledged entries."""
         ledger = self.watch.history.ledgers.get(change.ledger_id)
         if ledger is None or change.after is None or change.after.value.state is not LedgerState.OPEN:
             return
@@ -643,7 +643,7 @@ class FailedSync(Invariant):
 
 # --- what must end ----------------------------------------------------------------------------------------------------
 
-_CONNECTS_PER_S: Final = 60  # Of one client to one bookie. The shortest pause between two tries is 5 ms, and doubled.
+_CONNECTS_PER_S: Final = 60  # From one client to one bookie. The shortest pause between two tries is 5 ms, and doubled.
 _REQUESTS_PER_S: Final = 100  # Of metadata, for each pair of client and bookie.
 _CHANGE_PAUSE_S: Final = 0.025  # The shortest pause of a writer between two changes, of which the first was in vain.
 

@@ -1,14 +1,13 @@
 """The nemesis: breaks the world of one seed, class by class (options.FAULTS), within what is promised.
 
-Atlas:     faults that destroy or corrupt what was synced strike only the seed's victims, of which there are fewer than
-           Qa. Everything else may strike any process, at any time.
-Classes:   each has a task and a generator of its own: one that is taken away does not move the others' choices.
-Aimed:     three classes go for a take-over, which uniform faults would meet once in a million years (TargetedFaults).
-           Drill: the owner is paused between two appends, one bookie is hidden from the successor, the successor takes
-           over, other bookies crash, the owner continues. Blackout: most bookies lose power at once; now and then right
-           after a take-over. Fates: during a take-over each link of the successor and of the old owner has a fate of
-           its own.
-End:       `stop` heals everything; victims may stay away for good.
+- atlas: faults that destroy or corrupt what was synced strike only the seed's victims, of which there are fewer than
+  Qa. Everything else may strike any process, at any time.
+- classes: each has a task and a generator of its own: one that is taken away does not move the others' choices.
+- aimed: three classes go for a take-over, which uniform faults would meet once in a million years (TargetedFaults).
+  Drill: the owner is paused between two appends, one bookie is hidden from the successor, the successor takes over,
+  other bookies crash, the owner continues. Blackout: most bookies lose power at once; now and then right after a
+  take-over. Fates: during a take-over each link of the successor and of the old owner has a fate of its own.
+- end: `stop` heals everything; victims may stay away for good.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class TargetedFaults:
 
 _STOP_S: Final = 1.0  # Longer than most stops take.
 _RESTART_S: Final = 0.002  # Until a process that was killed in a stop or a start begins again.
-_REPAIRS_MAX: Final = 4  # Of one bookie in one seed.
+_REPAIRS_MAX: Final = 4  # For one bookie in one seed.
 _REFUSALS_MAX: Final = 50  # Starts that a disk in ruins refuses, before its bookie is given up.
 
 _REFUSALS = {
@@ -308,7 +307,7 @@ class Nemesis:
             self.watch.struck("pause")
 
     def targets(self) -> list[Target]:
-        """Whom a hostile client attacks."""
+        """Returns the servers that a hostile client attacks."""
         weapons = bookie_weapons(lambda: list(self.watch.ledgers))
         return [Target(name, PORT, weapons) for name in self.cluster.running_bookies()]
 

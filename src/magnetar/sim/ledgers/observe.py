@@ -1,9 +1,9 @@
 """Observers: what a bookie is asked and what it answers, as bytes on its connections say it.
 
-Where:     a subclass of the bookie that makes connections of a subclass, nothing else. Requests are noted when the
-           bookie takes them, answers when it hands them to its connection; both decoded with the wire's own codecs. So
-           a bookie that answers too early, or wrongly, is seen whatever part of it is to blame.
-Linked:    v3 by the transaction's number, v2 adds by ledger and entry, in the order in which they came.
+- where: a subclass of the bookie that makes connections of a subclass, nothing else. Requests are noted when the bookie
+  takes them, answers when it hands them to its connection; both decoded with the wire's own codecs. So a bookie that
+  answers too early, or wrongly, is seen whatever part of it is to blame.
+- linked: v3 by the transaction's number, v2 adds by ledger and entry, in the order in which they came.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Options: what one seed's world looks like, drawn from the seed alone.
 
-Swarm:     most seeds have two or three classes of faults, and their own rates. All at once would hide each other: a
-           cluster that is always down loses nothing.
-Small:     few bookies, few entries, short times. E > Qw and E = Qw, with and without spare bookies.
-Buggify:   production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
-Streams:   what came later is drawn from a generator of its own (`_TIGHT`, `_LATER_FAULTS`, `in_line`), so that old
-           seeds keep everything else.
-Override:  any field by name (`LEDGERS.run(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
+- swarm: most seeds have two or three classes of faults, and their own rates. All at once would hide each other: a
+  cluster that is always down loses nothing.
+- small: few bookies, few entries, short times. E > Qw and E = Qw, with and without spare bookies.
+- buggify: production's constants shrink: caches of a few KiB, files of a few KiB, time-outs near the network's delays.
+- streams: what came later is drawn from a generator of its own (`_TIGHT`, `_LATER_FAULTS`, `in_line`), so that old
+  seeds keep everything else.
+- override: any field by name (`LEDGERS.run(17, {"duration_s": 1.0})`); `without` takes classes of faults away.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Options:
         return Config(metadata=self._metadata(), ledger=ledger)
 
     def auditor_config(self) -> Config:
-        """Of a client that has patience: what it cannot do is not there."""
+        """Returns the configuration of a patient client: what it cannot read does not exist."""
         return Config(metadata=self._metadata(), ledger=LedgerConfig(**_PATIENT))
 
     def _metadata(self) -> MetadataConfig:

@@ -1,7 +1,8 @@
 """The scenario of ledgers: what a world of bookies and ledger clients is made of, and how it settles.
 
-Settled:   writers end → every ledger is recovered and read by a client that had no part in it (L3, V1) → clients end →
-           bookies start once more (B2) and end (V5).
+- settled: writers end → every ledger is recovered and read by a client that had no part in it (L3, V1) → clients end →
+  bookies start once more (B2) and end (V5).
+
 Read next: ../run.py, watch.py, cluster.py, workload.py, nemesis.py
 """
 

@@ -1,13 +1,14 @@
 """Watch: everything that is seen of one world comes together here, and is reported to the invariants.
 
-Sees:      observers at bookies, the metadata, the clients' own callbacks, the disks. All at the moment it happens,
-           before any other code can act on it.
-History:   what the clients sent, and what they were told: the truth that invariants compare with. A ledger has one
-           writer, which numbers its entries; so (ledger, entry) has one payload forever. Acknowledgements come in
-           order, so one number per ledger says how far they go.
+- sees: observers at bookies, the metadata, the clients' own callbacks, the disks. All at the moment it happens, before
+  any other code can act on it.
+- history: what the clients sent, and the answers that they got: the truth that invariants compare with. A ledger has
+  one writer, which numbers its entries; so (ledger, entry) has one payload forever. Acknowledgements come in order, so
+  one number per ledger says how far they go.
+- excused: a bookie whose disk lied or was emptied. There are fewer of those than Qa, so its copies are not asked for.
+
 Invariant: a class with an id; it overrides the events that it needs, and calls `violated`. A run continues after a
            violation: what follows from it is seen, too.
-Excused:   a bookie whose disk lied or was emptied. There are fewer of those than Qa, so its copies are not asked for.
 Read next: invariants.py
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from magnetar.bookie.bookie import Bookie
 
 
-_VIOLATIONS_MAX: Final = 5  # Of one invariant: what follows is more of the same.
+_VIOLATIONS_MAX: Final = 5  # For one invariant: what follows is more of the same.
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class BookieWatch:
     denied: dict[tuple[int, int], None] = field(default_factory=dict)
     """Entries that it denied to a fencing read."""
     emptied: bool = False
-    """A disk or the cookie in the metadata is gone, and the bookie was not repaired since."""
+    """A disk or the cookie in the metadata was lost, and the bookie was not repaired since."""
     durable_before: list[tuple[int, int]] = field(default_factory=list)
     """Entries of its journal that were durable, and needed, when its process began."""
     sync_failed_s: float | None = None
@@ -157,7 +158,7 @@ class Invariant:
     # --- clients ---
 
     def on_acked(self, ledger: LedgerHistory, first: int, last: int, tokens: Sequence[int]) -> None:
-        """A writer's caller was told. `ledger.acked` is still what it was before."""
+        """A writer's caller got its acknowledgement. `ledger.acked` is still what it was before."""
 
     def on_lac_seen(self, ledger: LedgerHistory, reader: str, before: int, lac: int) -> None:
         """A reader believes that the ledger is committed up to here."""

@@ -1,8 +1,9 @@
 """The clients' work: writers, successors that take over, readers, and one who deletes.
 
-Topic:     what is fought about. The client that gets it recovers the last ledger, creates the next, and writes to that
-           until it is fenced, fails, or closes it. The owner before does not know that it lost the topic: it continues.
-Director:  outside of all clients. It says who takes over when, who reads, what is deleted.
+- topic: what is fought about. The client that gets it recovers the last ledger, creates the next, and writes to that
+  until it is fenced, fails, or closes it. The owner before does not know that it lost the topic: it continues.
+- director: outside of all clients. It says who takes over when, who reads, what is deleted.
+
 Limits:    every call has a bound in virtual time, far beyond all time-outs of the client: a call that is not over by
            then hangs (V2).
 """
@@ -130,7 +131,7 @@ class Workload:
             self._delete(topic)
 
     def take_over(self, topic: Topic, *, by: str | None = None) -> ClientNode | None:
-        """Another client than the owner gets the topic; None if none is there."""
+        """Gives the topic to a client other than the owner. Returns None if there is no such client."""
         running = self.cluster.ledger_clients()
         able = [node for node in running if node.name == by or (by is None and node.name != topic.owner)] or running
         if not able:

@@ -70,7 +70,7 @@ def row(hunt: Hunt) -> tuple[str, ...]:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-_WIDTH = 200  # Of a table that goes to a file.
+_WIDTH = 200  # The width of a table that goes to a file.
 
 
 def main() -> int:

@@ -1,13 +1,14 @@
 """The hunt: seeds with a bug planted, one after the other, until an invariant says that something is wrong.
 
+- honest: the same seed without the bug must be clean; otherwise the seed caught something else (`is_false`).
+- run: a seed that broke down (an unhandled exception) catches a bug only if no invariant does within the budget: a bug
+  that was planted badly would break down as well.
+- directed: where there is a scene for the bug, it must show it on every seed, and pass without it.
+- processes: one per core, started anew, so that nothing of one planted bug can reach the next. Two hunts share them:
+  while one waits for its last seed, its control or its scene, the seeds of the other keep every core busy.
+
 Order:     the seed that counts is the first one that catches the bug, however many processes look for it: what is
            before it was run and was clean.
-Honest:    the same seed without the bug must be clean; else the seed caught something else (`is_false`).
-Run:       a seed that broke down (an exception that nobody handled) catches a bug only if no invariant does within the
-           budget: a bug that was planted badly would break down as well.
-Directed:  where there is a scene for the bug, it must show it on every seed, and pass without it.
-Processes: one per core, started anew, so that nothing of one planted bug can reach the next. Two hunts share them:
-           while one waits for its last seed, its control or its scene, the seeds of the other keep every core busy.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Planting: a function of production code gets other code for a while, in this process alone.
 
-Mutant:    production code with one bug that was planted on purpose: the edits, and what must notice them.
-Edit:      names a function, a piece of its source, and what replaces it. The piece must exist exactly once: when
-           production code changes, the edit fails loudly (TargetVanishedError) and does not silently do nothing.
-How:       the edited source is compiled and its code object put into the function, so that everybody who has imported
-           the function before gets the bug, too. Nothing is written to a file.
-Undo:      the old code comes back, whatever happens meanwhile.
+- mutant: production code with one bug that was planted on purpose: the edits, and what must notice them.
+- edit: names a function, a piece of its source, and what replaces it. The piece must exist exactly once: when
+  production code changes, the edit fails loudly (TargetVanishedError) and does not silently do nothing.
+- how: the edited source is compiled and its code object put into the function, so that all code that has imported the
+  function before gets the bug, too. Nothing is written to a file.
+- undo: the old code comes back, whatever happens meanwhile.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Mutant:
         self.budget = budget
         """The number of seeds that may pass before it is caught; 0: only its scene looks for it."""
         self.kind = kind
-        """Of the seeds that look for it (sim/scenarios.py)."""
+        """The kind of the seeds that look for it (sim/scenarios.py)."""
         self.options = dict(options or {})
         """Replaced in what a seed draws, where the bug is out of reach of most worlds."""
         self.edits: list[Edit] = []

@@ -1,6 +1,6 @@
 """Every planted bug, by its number in docs/simulation.md: production code with one mistake, and what must notice it.
 
-Some bugs show only in a world that is rarer than most: such a bug names options that are replaced in what a seed draws.
+Order:     a bug that shows only in a rare world names options that replace what a seed draws.
 Read next: planting.py
 """
 
@@ -405,7 +405,7 @@ _SWEPT: Final = {"ttl_ms": 50, "sweep_gap_s": 0.05, "sweepers": 2, "finish_after
 """Sweepers that find everything old."""
 
 _RACING: Final = {"faults": ("points", "drivers"), "points": ("before-intent",), "strike": 0.5, "epochs": 6}
-"""Drivers that stand still between looking and deciding, while others go on."""
+"""Drivers that stand still between looking and deciding, while others continue."""
 
 _SAVES: Final = {"saves": 1, "jobs": 0, "epochs": 2, "topics": 2}
 """Batches that are saved to two topics, with one job id."""

@@ -68,7 +68,7 @@ def scene_options(
     ledger: dict[str, Any] | None = None,
     **replaced: Any,
 ) -> Options:
-    """What the sections have goes on top of the settings of the bookies, `ledger` on top of the clients'."""
+    """Adds the values of the sections to the settings of the bookies, and `ledger` to those of the clients."""
     drawn = draw(seed)
     quiet = {
         "flush_interval_ms": _NEVER_MS,
@@ -134,7 +134,7 @@ class SceneWorld:
             assert self.world.loop.now < end, what
             await asyncio.sleep(step_s)
 
-    # --- who is there -------------------------------------------------------------------------------------------------
+    # --- nodes and clients --------------------------------------------------------------------------------------------
 
     def node(self, number: int) -> BookieNode:
         return self.cluster.bookies[f"bookie-{number}"]
@@ -153,7 +153,7 @@ class SceneWorld:
         return node
 
     async def restart(self, number: int) -> None:
-        """Power loss; whatever was not synced is gone. Returns when it serves again."""
+        """Power loss: what was not synced is lost. Returns when it serves again."""
         node = self.node(number)
         self.cluster.crash(node.name, Crash.DROP_UNSYNCED, restart_s=0.01)
         await self.until(lambda: node.bookie is not None, f"{node.name} does not come back")
@@ -336,7 +336,7 @@ async def _recover(scene: SceneWorld, acks: Acks, is_fenced: asyncio.Event) -> N
 
 # --- a bookie's disks -------------------------------------------------------------------------------------------------
 
-_STARTS = 3  # So often it is tried: a bookie that refuses once and serves then is no better.
+_STARTS = 3  # Number of starts: a bookie that refuses once and serves then is no better.
 
 
 async def empty_disks(scene: SceneWorld) -> None:
@@ -376,7 +376,7 @@ async def killed_in_a_stop(scene: SceneWorld) -> None:
 _MARKS: Final = (b"MNJG", b"MNJG", b"MNJG", ENTRIES.to_bytes(4, "little"))
 _ENTRIES_MAX: Final = 500
 _PAYLOAD_BYTES: Final = 20_000
-_LINES: Final = 60_000  # Of a start without data, three nodes' heartbeats meanwhile included.
+_LINES: Final = 60_000  # A start without data costs this, with three nodes' heartbeats meanwhile.
 _LINES_PER_BYTE: Final = 0.02
 _READS_PER_BYTE: Final = 10
 _SMALL_FILES: Final[dict[str, Any]] = {

@@ -1,10 +1,10 @@
 """The cluster of one seed: that of topics, and on it drivers, executors and sweepers, each a process with a client.
 
-Points:    at a named step of the protocol, the process that reached it is killed, or stands still for a while.
-Asking:    a broker is asked to publish over the simulated network, by one line, and answers with one: `publish <topic>
-           <epoch> <owner>`, `forget <topic> <owner>` or `skip <owner> <epoch>`; `ok`, `again <why>` (worth asking
-           again), `refused <why>`, or `elsewhere <broker>`. The broker does what admin/topics/staging.py has it do: it
-           looks the topic up, and calls the same function.
+- points: at a named step of the protocol, the process that reached it is killed, or stands still for a while.
+- asking: a broker is asked to publish over the simulated network, by one line, and answers with one: `publish <topic>
+  <epoch> <owner>`, `forget <topic> <owner>` or `skip <owner> <epoch>`; `ok`, `again <why>` (worth asking again),
+  `refused <why>`, or `elsewhere <broker>`. The broker does what admin/topics/staging.py has it do: it looks the topic
+  up, and calls the same function.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Options: what one seed's world of staging looks like, drawn from the seed alone.
 
-Topics:    brokers, bookies, network and faults are drawn as for the seeds of topics; nobody consumes.
-Short:     a staged ledger is old after a moment, so that sweepers get in the way of every job.
-Patience:  a task that gives a bookie up is begun again at once, in new ledgers. If it has less patience than the disks
-           need for that, it never ends, and neither does the job: that would be no bug of the protocol.
+- topics: brokers, bookies, network and faults are drawn as for the seeds of topics; no client consumes.
+- short: a staged ledger is old after a moment, so that sweepers get in the way of every job.
+- patience: a task that gives a bookie up is begun again at once, in new ledgers. If it has less patience than the disks
+  need for that, it never ends, and neither does the job: that would be no bug of the protocol.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class StagingOptions:
     executors: int = one_of(1, 2, 3)
     partitions_max: int = one_of(1, 2, 4)
     rows_max: int = one_of(3, 8, 20)
-    """Of one epoch."""
+    """Rows of one epoch."""
     strike: float = one_of(0.05, 0.15, 0.3)
     """How likely it is that something happens at a step of the protocol."""
     points: tuple[str, ...] = ()
     """Only at these steps; empty: at any."""
     task_patience_s: float = one_of(0.3, 1.0)
     patience_s: float = one_of(0.3, 1.0, 3.0)
-    """Of a commit."""
+    """Patience of a commit."""
     sweepers: int = one_of(1, 2)
     sweep_gap_s: float = one_of(0.05, 0.2, 0.5)
     ttl_ms: int = one_of(50, 300, TTL_MS, TTL_MS)

@@ -1,9 +1,9 @@
 """The scenario of staging: what a world of jobs is made of, and how it settles: jobs run to their end, what is left is
 swept, topics are read.
 
-Left:      after a sweep for which everything is old no intent and no staged ledger is left (I10). Of ledgers only if
-           the TTL was longer than any task: otherwise a task may create one whose register a sweeper took for
-           forgotten.
+- left: after a sweep for which everything is old no intent and no staged ledger is left (I10). Of ledgers only if the
+  TTL was longer than any task: otherwise a task may create one whose register a sweeper took for forgotten.
+
 Read next: ../run.py, workload.py, watch.py
 """
 

@@ -1,9 +1,10 @@
 """Watch: what is seen of a world of staging, besides all of sim/topics/watch.py, and what must hold there.
 
-History:   what was planned, what complete executions held, what was committed: the truth to compare with.
-Row:       `owner|epoch|row|token`: the token is that of the attempt that evaluated it, so any row says whose it is.
-Execution: one attempt of every partition, brought to a commit; its rows by topic, in the order of an intent.
-Observed:  as sim/topics/observe.py; and intents that are too large for a node are known before they are named in one.
+- history: what was planned, what complete executions held, what was committed: the truth to compare with.
+- row: `owner|epoch|row|token`: the token is that of the attempt that evaluated it, so any row says whose it is.
+- execution: one attempt of every partition, brought to a commit; its rows by topic, in the order of an intent.
+- observed: as sim/topics/observe.py; and intents that are too large for a node are known before they are named in one.
+
 Invariant: I1 to I11 of docs/staging.md; those of ledgers and topics hold beside them. I1 to I5, I8 and I9 are about
            what is in the topics when all is over. I3 and I6 are also about what is decided, I7 about ledgers at the
            moment they are deleted, I10 about what is left (scenario.py), I11 about attempts when they fail
@@ -50,7 +51,7 @@ class Execution:
 
 @dataclass(slots=True)
 class JobHistory:
-    """Of one owner. The checkpoint of a query is what of this its drivers remember."""
+    """The history of one owner. The checkpoint of a query is the part that its drivers remember."""
 
     owner: str
     epochs: int
@@ -90,7 +91,7 @@ class StagingWatch(TopicWatch):
         """The ledger of an intent that is in one → the intent."""
         self.records: dict[str, OwnerRecord] = {}
         self.intents: dict[tuple[str, int], Intent] = {}
-        """Owner and epoch → the intent that is there now."""
+        """Owner and epoch → the intent that exists now."""
         self.decided: dict[tuple[str, int], list[Decided]] = {}
         """All that ever were."""
 
@@ -191,7 +192,7 @@ class NeverDeleted(TopicInvariant):
 
 
 class OneExecution(TopicInvariant):
-    """Each epoch is there as one complete execution has it, in all topics; epochs are in order."""
+    """Each epoch is stored as one complete execution has it, in all topics; epochs are in order."""
 
     id = "I1"
     watch: StagingWatch

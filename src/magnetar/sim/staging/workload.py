@@ -1,9 +1,9 @@
 """What happens in a world of staging: jobs, sweepers, ordinary producers beside them, and topics that move.
 
-Driver:    the next epoch that is not noted as committed → its tasks → commit → note it. Killed anywhere, it begins
-           again there; so does a second one, which knows nothing of the first.
-Task:      tried again on another executor when it fails or takes too long; whoever is late goes on, unheard.
-Evaluated: by each attempt anew: some rows are left out, the order is another, and so is how rows are spread.
+- driver: the next epoch that is not noted as committed → its tasks → commit → note it. Killed anywhere, it begins again
+  there; so does a second one, which knows nothing of the first.
+- task: tried again on another executor when it fails or takes too long; a late attempt continues, unheard.
+- evaluated: by each attempt anew: some rows are left out, the order is another, and so is how rows are spread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 _ATTEMPTS_MAX: Final = 6
 _POLL_S: Final = 0.01
 _PAUSE_S: Final = 0.1
-_LEFT_OUT: Final = 0.1  # Of the rows, by each evaluation.
+_LEFT_OUT: Final = 0.1  # The share of rows that each evaluation leaves out.
 
 Result = tuple[Staged, list[tuple[str, str]]]
 """What an attempt staged, and its rows as topic and text, in order."""
@@ -190,7 +190,7 @@ class Job:
 
 
 def make_sink(name: str, client: LedgerClient, cluster: StagingCluster) -> Sink:
-    """Of the driver of this name."""
+    """Returns the sink of the driver of this name."""
     options = cluster.staging_options
     return Sink(
         client.context.metadata.store,
