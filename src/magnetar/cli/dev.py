@@ -66,7 +66,7 @@ def zookeeper(
         raise ArgumentError(f"--servers is 1 or 3, not {servers}")
     owner = os.getppid()
     with (
-        _until_told_to_end(),
+        _until_signalled(),
         _log_tail_on_stderr(),
         _place(directory) as place,
         ZooKeeperEnsemble(place, port=port) if servers == 3 else ZooKeeperServer(place, port=port) as running,
@@ -143,7 +143,7 @@ def cluster(
         port=port,
         http_port=http_port,
     )
-    with _until_told_to_end(), _log_tail_on_stderr(), listening(directory) as listener, made:
+    with _until_signalled(), _log_tail_on_stderr(), listening(directory) as listener, made:
         control = Control(made)
         _print_cluster(control.members(), directory, time.monotonic() - began, as_json)
         with _ended_in_order(made):
@@ -199,19 +199,19 @@ def kill(member: MemberArgument, directory: Directory = _DEFAULT_CLUSTER, as_jso
 
 @app.command()
 def stop(member: MemberArgument, directory: Directory = _DEFAULT_CLUSTER, as_json: AsJson = False) -> None:
-    """End a member of the cluster in an orderly way, as a signal does."""
+    """End a member of the cluster in an orderly way, as SIGTERM does."""
     _print_members(ask(directory, "stop", member), as_json=as_json)
 
 
 @app.command()
 def pause(member: MemberArgument, directory: Directory = _DEFAULT_CLUSTER, as_json: AsJson = False) -> None:
-    """Make a member of the cluster stand still (SIGSTOP): its connections stay open, and it answers nothing."""
+    """Freeze a member of the cluster (SIGSTOP): its connections stay open, but it does not answer."""
     _print_members(ask(directory, "pause", member), as_json=as_json)
 
 
 @app.command()
 def resume(member: MemberArgument, directory: Directory = _DEFAULT_CLUSTER, as_json: AsJson = False) -> None:
-    """Let a member that stands still continue."""
+    """Let a paused member of the cluster continue (SIGCONT)."""
     _print_members(ask(directory, "resume", member), as_json=as_json)
 
 
@@ -252,7 +252,7 @@ class _ToldToEndError(Exception):
 
 
 @contextlib.contextmanager
-def _until_told_to_end() -> Iterator[None]:
+def _until_signalled() -> Iterator[None]:
     """A signal unwinds the body, wherever it is; further ones are ignored, so that the cleaning up is not disturbed."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

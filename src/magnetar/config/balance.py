@@ -27,14 +27,14 @@ class BalanceConfig:
     )
     report_change_percent: int = knob(
         10,
-        "Change of the load, in percent, that makes a broker write a report at once.",
+        "Change of a broker's load, in percent, after which it reports at once.",
         within=(1, 1_000),
         pulsar="loadBalancerReportUpdateThresholdPercentage",
     )
     report_max_interval_minutes: int = knob(
         15,
-        "Minutes after which a broker writes a report although little has changed. A broker without a report for "
-        "twice as long is neither given nor relieved of bundles by the balancing rounds.",
+        "Minutes after which a broker reports even if its load has hardly changed. While a broker's last report is "
+        "older than twice this time, the leader moves no bundles to it or away from it.",
         within=(1, 1_440),
         pulsar="loadBalancerReportUpdateMaxIntervalMinutes",
     )
@@ -48,7 +48,7 @@ class BalanceConfig:
     # --- moving bundles ---
 
     shedding: bool = knob(
-        True, "Move bundles from brokers with much load to others.", pulsar="loadBalancerSheddingEnabled"
+        True, "Move bundles from brokers with a high load to others.", pulsar="loadBalancerSheddingEnabled"
     )
     round_interval_s: int = knob(
         60,
@@ -59,23 +59,25 @@ class BalanceConfig:
     # Two limits, so that a broker near one of them does not start and stop all the time.
     excess_begin_percent: int = knob(
         25,
-        "A broker begins to lose bundles when its load is above the average of all brokers by this share, in percent.",
+        "Percentage by which a broker's load must exceed the average of all brokers before bundles are moved away "
+        "from it.",
         within=(1, 1_000),
         pulsar="loadBalancerBrokerThresholdShedderPercentage",
     )
     excess_end_percent: int = knob(
         10,
-        "A broker that loses bundles stops when its load is above the average by less than this, in percent.",
+        "Percentage above the average of all brokers below which no more bundles are moved away from a broker.",
         within=(0, 1_000),
     )
     difference_min: int = knob(
         1_000,
-        "Smallest excess of load that is worth a move. The unit is one message per second, or one KiB.",
+        "Smallest difference between a broker's load and the average for which bundles are moved. A message per "
+        "second counts 1, and so does a KiB per second.",
         within=(0, _COUNT_MAX),
     )
     rest_minutes: int = knob(
         30,
-        "Minutes for which a bundle that has moved stays where it is.",
+        "Minutes for which a bundle is not moved again after a move.",
         within=(0, 1_440),
         pulsar="loadBalancerSheddingGracePeriodMinutes",
     )
@@ -83,7 +85,9 @@ class BalanceConfig:
     # --- splitting bundles ---
 
     splitting: bool = knob(
-        True, "Split bundles that exceed a limit below.", pulsar="loadBalancerAutoBundleSplitEnabled"
+        True,
+        "Split bundles that exceed one of the four `bundle_..._max` limits.",
+        pulsar="loadBalancerAutoBundleSplitEnabled",
     )
     bundle_topics_max: int = knob(
         1_000,
@@ -99,19 +103,19 @@ class BalanceConfig:
     )
     bundle_messages_per_s_max: int = knob(
         30_000,
-        "Messages per second, in and out, beyond which a bundle is split.",
+        "Number of messages per second, in and out together, beyond which a bundle is split.",
         within=(1, _COUNT_MAX),
         pulsar="loadBalancerNamespaceBundleMaxMsgRate",
     )
     bundle_mb_per_s_max: int = knob(
         100,
-        "MB per second, in and out, beyond which a bundle is split.",
+        "Megabytes per second, in and out together, beyond which a bundle is split.",
         within=(1, _COUNT_MAX),
         pulsar="loadBalancerNamespaceBundleMaxBandwidthMbytes",
     )
     namespace_bundles_max: int = knob(
         128,
-        "Number of bundles beyond which no bundle of a namespace is split.",
+        "Number of bundles at which the bundles of a namespace are not split any more.",
         within=(1, 100_000),
         pulsar="loadBalancerNamespaceMaximumBundles",
     )

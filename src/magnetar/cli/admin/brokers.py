@@ -73,7 +73,9 @@ def unload(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="BROKER", help="Id of the broker that serves it next. Default: the one with the least load."
+            "--to",
+            metavar="BROKER",
+            help="Id of the broker that serves the bundle next. Default: the broker with the least load.",
         ),
     ] = None,
     url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -94,7 +96,7 @@ def drain(
     url: AdminUrl = DEFAULT_ADMIN_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Move all bundles of a broker to the others, one by one, before you stop it. Until then it may get new ones."""
+    """Move all bundles of a broker to the others, one by one. Then stop the broker soon: it may get new bundles."""
     admin = AdminClient(url)
     others = _others(admin.get(_PATH), broker)
     (cluster,) = admin.get("clusters")[:1]

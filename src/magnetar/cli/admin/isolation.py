@@ -17,7 +17,7 @@ Json: TypeAlias = Mapping[str, Any]
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="POLICY", help="Name of the isolation policy.")]
 Cluster: TypeAlias = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="CLUSTER", help="Name of the cluster. Default: the only one that is known."),
+    typer.Option("--cluster", metavar="CLUSTER", help="Name of the cluster. Default: the only existing cluster."),
 ]
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ def set_(
         typer.Option(
             "--namespace",
             metavar="PATTERN",
-            help="Regular expression of namespaces, such as sales/.*; may be repeated.",
+            help="Regular expression that matches names of namespaces, such as sales/.*; may be repeated.",
         ),
     ],
     primary: Annotated[
@@ -54,7 +54,7 @@ def set_(
         typer.Option(
             "--primary",
             metavar="PATTERN",
-            help="Regular expression of the hosts of brokers that serve only these namespaces; may be repeated.",
+            help="Regular expression that matches hosts of brokers that serve only these namespaces; may be repeated.",
         ),
     ],
     secondary: Annotated[
@@ -62,7 +62,8 @@ def set_(
         typer.Option(
             "--secondary",
             metavar="PATTERN",
-            help="Regular expression of the hosts of brokers that help if too few primary ones run; may be repeated.",
+            help="Regular expression that matches hosts of brokers that help if too few primary ones run; may be "
+            "repeated.",
         ),
     ] = None,
     least_primary: Annotated[

@@ -298,7 +298,7 @@ def read_only_on(
 def read_only_off(
     directory: Dir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """Make the bookie writable again, unless a disk is full or the configuration says bookie.force_read_only."""
+    """Make the bookie writable again, unless a disk is full or the configuration has bookie.force_read_only."""
     _read_only(False, directory, config, settings, as_json)
 
 
