@@ -33,7 +33,7 @@ def failure(world: World, refused: Refused) -> Callable[[Any, str], str]:
         ({}, "which topic"),
         ({"topic": "a", "topics": "b"}, "contradict"),
         ({"topicsPattern": "no-such-.*"}, "no topics that match"),
-        ({"topic": "a", "startingOffsets": "the beginning"}, "is not a place in a topic"),
+        ({"topic": "a", "startingOffsets": "the beginning"}, "is not a position in a topic"),
         ({"topic": "a", "maxMessagesPerTrigger": "5"}, "is for spark.readStream"),
         ({"topic": "a", "adminUrl": "http://127.0.0.1:1"}, "is the broker running"),
     ],

@@ -13,7 +13,7 @@ DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:8080"
 DEFAULT_URL: Final = "pulsar://127.0.0.1:6650"
 DEFAULT_NAMESPACE: Final = "public/default"
 _TOPIC_HELP: Final = "Topic: NAME (in public/default), TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME."
-PLACES: Final = (
+POSITIONS: Final = (
     "Position in the topic: earliest, latest, a message id (12:34), -1000 (messages before the end), -10m "
     "(minutes ago), a time, or index:42."
 )

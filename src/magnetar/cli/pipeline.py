@@ -316,7 +316,7 @@ def archive(
         str,
         typer.Option(
             "--from",
-            metavar="PLACE",
+            metavar="POSITION",
             help="Position at which a new archive starts: earliest, latest, a message id, or a time.",
         ),
     ] = "earliest",

@@ -134,8 +134,8 @@ def _parse_time(text: str) -> int:
     except (ValueError, OverflowError):
         shown = text if len(text) <= _TEXT_SHOWN_MAX else f"{text[:_TEXT_SHOWN_MAX]}…"
         raise MalformedPlaceError(
-            f"{shown!r} is not a place in a topic: give earliest, latest, a message id (12:34), a number of messages "
-            "(-1000), a time ago (-10m), a time (2026-01-31T10:00:00Z) or index:42"
+            f"{shown!r} is not a position in a topic: give earliest, latest, a message id (12:34), a number of "
+            "messages (-1000), a time ago (-10m), a time (2026-01-31T10:00:00Z) or index:42"
         ) from None
 
 

@@ -9,7 +9,7 @@ import typer
 
 from magnetar.cli.admin.client import AdminClient, quote, topic_path
 from magnetar.cli.admin.summaries import backlog_messages
-from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, PLACES, AdminUrl, SubscriptionArgument, TopicArgument
+from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, POSITIONS, AdminUrl, SubscriptionArgument, TopicArgument
 from magnetar.cli.messages.lines import payload_fields
 from magnetar.cli.output import AsJson, Yes, confirm, note, print_json, print_table, printable
 from magnetar.errors import ArgumentError
@@ -18,7 +18,7 @@ from magnetar.words import at_least, counted
 
 _NO_TYPE: Final = ("None", "Null", "")  # How servers name the type of a subscription without consumers.
 
-Place: TypeAlias = Annotated[str, typer.Option("--to", metavar="PLACE", help=PLACES)]
+Place: TypeAlias = Annotated[str, typer.Option("--to", metavar="POSITION", help=POSITIONS)]
 Disconnect: TypeAlias = Annotated[
     bool, typer.Option("--force", help="Disconnect all consumers of the subscription first.")
 ]

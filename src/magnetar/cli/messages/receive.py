@@ -14,7 +14,7 @@ import typer
 from magnetar.cli.admin.client import AdminError, topic_path
 from magnetar.cli.cluster_options import (
     DEFAULT_URL,
-    PLACES,
+    POSITIONS,
     HostAdminUrl,
     NewTopic,
     ServiceUrl,
@@ -144,7 +144,7 @@ async def _consume(
 
 _PATIENCE_S: Final = 30.0
 
-From: TypeAlias = Annotated[str, typer.Option("--from", metavar="PLACE", help=PLACES)]
+From: TypeAlias = Annotated[str, typer.Option("--from", metavar="POSITION", help=POSITIONS)]
 Follow: TypeAlias = Annotated[
     bool, typer.Option("--follow", "-f", help="At the end of the topic, wait for new messages.")
 ]

@@ -305,6 +305,6 @@ def _place(option: str, value: Any) -> str:
         return _KAFKA_NUMBERS.get(value, f"index:{value}")
     if not isinstance(value, str):
         raise ConfigError(
-            f'option {option}: {json.dumps(value)[:60]} is not a place: write it as a text, as in "earliest"'
+            f'option {option}: {json.dumps(value)[:60]} is not a position: write it as a text, as in "earliest"'
         )
     return _checked(option, value)

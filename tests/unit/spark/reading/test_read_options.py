@@ -37,7 +37,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         ({"topic": "a", "minPartitions": "0"}, "at least 1"),
         ({"topic": "a", "failOnDataLoss": "maybe"}, "true or false"),
         ({"topic": "a", "readVia": "pigeon"}, "Known are auto, bookie, broker"),
-        ({"topic": "a", "startingOffsets": "yesterday"}, "not a place in a topic"),
+        ({"topic": "a", "startingOffsets": "yesterday"}, "not a position in a topic"),
         ({"topic": "a", "startingOffsets": '{"a": {"x": 1}}'}, "number of a partition"),
         ({"topic": "a", "startingOffsets": '{"a": {"0": -7}}'}, "is not an index"),
         ({"topic": "a", "startingOffsets": '{"a": '}, "not JSON"),
