@@ -160,7 +160,7 @@ class Flushing:
             await self.flush()
         except DiskFullError as error:
             self._is_disk_full = True
-            log.error("nothing can be flushed", extra={"why": str(error)})
+            log.error("the write cache cannot be flushed: the disk is full", extra={"why": str(error)})
         else:
             self._is_disk_full = False
 

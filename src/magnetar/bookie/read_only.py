@@ -78,9 +78,9 @@ class ReadOnlySwitch:
             return
         self.is_read_only = bool(self._reasons)
         if self.is_read_only:
-            log.warning("read-only from now on: %s", reason.value)
+            log.warning("the bookie is read-only from now on: %s", reason.value)
         else:
-            log.info("writable again")
+            log.info("the bookie is writable again")
         if self._listener is not None:
             self._listener(self.is_read_only)
 

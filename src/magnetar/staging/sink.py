@@ -270,7 +270,10 @@ class Sink:
         try:
             await self._publisher.note_skip(owner, epoch)
         except MagnetarError as error:
-            log.info("a skip is not counted", extra={"owner": owner, "epoch": epoch, "why": str(error)})
+            log.info(
+                "a skipped epoch is not counted: no broker could be asked",
+                extra={"owner": owner, "epoch": epoch, "why": str(error)},
+            )
 
     async def tidy(self, owner: str, epoch: int) -> None:
         """Deletes the rest of an epoch that is noted as done."""

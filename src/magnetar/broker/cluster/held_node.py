@@ -135,7 +135,9 @@ class HeldNode:
         """Logs what does not pass by itself, once."""
         if not isinstance(error, (*_PASSING, *_CHANGED_MEANWHILE)) and str(error) != self._complaint:
             self._complaint = str(error)
-            log.error("a node cannot be written", extra={"path": self.path, "why": self._complaint})
+            log.error(
+                "a metadata node of this broker cannot be written", extra={"path": self.path, "why": self._complaint}
+            )
 
     async def _mend(self) -> bool:
         """Makes at most one change, and reports whether none was necessary."""

@@ -546,7 +546,7 @@ class BundleOwnership(Ownership):
                 )
             )
         elif state is SessionState.EXPIRED:
-            log.warning("the session has expired: bundles are owned again", extra={"bundles": len(self._held)})
+            log.warning("the session has expired: bundles are acquired again", extra={"bundles": len(self._held)})
             self._unverified.update(dict.fromkeys(self._held))
             self._wake.set()
             self._renewal = asyncio.get_running_loop().call_later(_RENEWAL_S_MAX, self._on_no_renewal)
