@@ -693,11 +693,11 @@ class ConsumerAssignError(SubscriptionError):
 
 
 class InvalidCursorPositionError(SubscriptionError):
-    """The topic has no such place to seek to."""
+    """The topic has no such position to seek to."""
 
 
 class MalformedPlaceError(InvalidCursorPositionError):
-    """A text does not name a place in any topic; the message shows valid ones."""
+    """A text does not name a position in any topic; the message shows valid ones."""
 
     asked_wrongly = True
 
@@ -743,7 +743,7 @@ class DataTrimmedError(DataLossError):
     """Retention or compaction removed them, as the topic's policies say: a gap, and nothing was lost."""
 
 
-class GapUntoldError(DataLossError):
+class GapUnknownError(DataLossError):
     """It is unknown now whether messages are missing, as the entry that would show it cannot be read."""
 
     retryable = True

@@ -100,7 +100,7 @@ async def establish(
     cookies = CookieStore(store, paths)
     await store.sync()  # A store that lags could show the state before an operator's change.
     stored = await _read_stored(cookies, ours.bookie_id)
-    found = [await _look(directory) for directory in directories.all]
+    found = [await _inspect(directory) for directory in directories.all]
     verdict = check_cookies(ours, stored, found)
     await keep_port(directories, port)
     if verdict is Verdict.FIRST_START:
@@ -113,7 +113,7 @@ async def identify_for_repair(
 ) -> Repairable:
     """Identifies the bookie and changes nothing. CookieMismatchError: this is another bookie."""
     cluster = await read_cluster(store, paths)
-    found = [await _look(directory) for directory in directories.all]
+    found = [await _inspect(directory) for directory in directories.all]
     ours = make_cookie(await _former_id(directories, found, config), directories.layout, cluster.instance_id)
     await store.sync()
     lost = check_for_repair(ours, await _read_stored(CookieStore(store, paths), ours.bookie_id), found)
@@ -159,7 +159,7 @@ async def _read_stored(cookies: CookieStore, bookie: BookieId) -> Cookie | None:
     return None if stored is None else stored.value
 
 
-async def _look(directory: Directory) -> Found:
+async def _inspect(directory: Directory) -> Found:
     content = await directory.read(COOKIE_FILE)
     try:
         cookie = None if content is None else decode_cookie(content)

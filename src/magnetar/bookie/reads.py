@@ -83,14 +83,14 @@ def _shortened(answer: AnyResponse) -> AnyResponse:
         case ReadLacResponse(lac_body=bytes() as explicit, last_entry_body=last) if last is not None:
             # Both contain a LAC, and the client takes the greater.
             (lac,) = LAC_OF_ENTRY.unpack_from(last)
-            if lac_told_by(explicit) < lac:
+            if lac_of_explicit(explicit) < lac:
                 return dataclasses.replace(answer, lac_body=None)
             return dataclasses.replace(answer, last_entry_body=None)
         case _:
             return answer
 
 
-def lac_told_by(body: bytes) -> int:
+def lac_of_explicit(body: bytes) -> int:
     """Returns the LAC of an explicit LAC. If it is too short to have one, the result is below all others."""
     return _EXPLICIT_LAC.unpack_from(body)[0] if len(body) >= _EXPLICIT_LAC.size else NO_LAC
 

@@ -23,7 +23,7 @@ from magnetar.bookie.connection import Connection
 from magnetar.bookie.journals import Records
 from magnetar.bookie.ledgers import Fencing, Ledger, LedgerTable
 from magnetar.bookie.read_only import ReadOnlySwitch
-from magnetar.bookie.reads import LAC_OF_ENTRY, Reads, lac_told_by, sendable_parts, to_send
+from magnetar.bookie.reads import LAC_OF_ENTRY, Reads, lac_of_explicit, sendable_parts, to_send
 from magnetar.errors import MagnetarError
 from magnetar.runtime.disk import DiskUsage
 from magnetar.storage.journal.format import ExplicitLac, RecordKind, encode_explicit_lac
@@ -201,7 +201,7 @@ class Requests:
         if code is not Code.EOK:
             return answer_to(request, code)
         # One that was overtaken must not hide the greater. The greater is journaled again: it may not be durable yet.
-        body = max(request.body, ledger.flags.explicit_lac or b"", key=lac_told_by)
+        body = max(request.body, ledger.flags.explicit_lac or b"", key=lac_of_explicit)
         changed = dataclasses.replace(ledger.flags, master_key=request.master_key, explicit_lac=body)
         self._table.change(ledger, changed)
         record = encode_explicit_lac(ExplicitLac(request.ledger_id, request.master_key, body))
@@ -219,7 +219,7 @@ class Requests:
             (lac,) = LAC_OF_ENTRY.unpack_from(found.body)
             ledger.move_lac(lac, self._now_ms())
         if ledger.flags.explicit_lac is not None:
-            ledger.move_lac(lac_told_by(ledger.flags.explicit_lac), self._now_ms())
+            ledger.move_lac(lac_of_explicit(ledger.flags.explicit_lac), self._now_ms())
         ledger.lac_is_learned = found.code is not Code.EIO
 
     # --- the rest -----------------------------------------------------------------------------------------------------

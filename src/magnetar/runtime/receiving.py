@@ -159,13 +159,13 @@ class ReceiveMemory:
         self._timer = None
         self.tick += 1
         for received in list(self._unfinished):
-            self._look_at(received)
+            self._check_timeout(received)
         for received in [spare for spare in self._spare if spare.heard < self.tick - 1]:
             received.forget()
         if self._unfinished or self._spare:
             self._look_later()
 
-    def _look_at(self, received: Received) -> None:
+    def _check_timeout(self, received: Received) -> None:
         owner = received.owner
         if owner.is_excused or (owner.is_held and not self.is_tight):
             received.begun += 1

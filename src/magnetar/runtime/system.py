@@ -43,7 +43,7 @@ class SystemOffload(Offload):
         self._thread: threading.Thread | None = None
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # None: the end.
         self._finished: deque[_Outcome] = deque()
-        self._loop_is_told = False  # Set by the thread, cleared by the loop before it takes what is finished.
+        self._loop_is_woken = False  # Set by the thread, cleared by the loop before it takes what is finished.
         self._in_flight = 0
         self._ended: asyncio.Future[None] | None = None
         self._closed = False
@@ -84,7 +84,7 @@ class SystemOffload(Offload):
         return loop
 
     def _deliver(self) -> None:
-        self._loop_is_told = False  # Before looking: calls that finish from now on wake the loop again.
+        self._loop_is_woken = False  # Before looking: calls that finish from now on wake the loop again.
         while self._finished:
             future, result, error = self._finished.popleft()
             self._in_flight -= 1
@@ -105,8 +105,8 @@ class SystemOffload(Offload):
         while (call := self._next_call()) is not None:
             self._finished.append(_outcome(*call))
             del call  # While the thread waits it must not hold a finished call's buffers.
-            if not self._loop_is_told:
-                self._loop_is_told = True
+            if not self._loop_is_woken:
+                self._loop_is_woken = True
                 self._tell(self._deliver)
         self._tell(self._end)
 

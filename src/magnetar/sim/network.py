@@ -235,17 +235,17 @@ class Pipe:
             data = b"".join(parts)
         size = self._network.split_size(len(data))
         if size < len(data):
-            self._put_back(data[size:])
+            self._return_bytes(data[size:])
         return data[:size]
 
-    def _put_back(self, data: bytes) -> None:
+    def _return_bytes(self, data: bytes) -> None:
         self._queue.appendleft(data)
         self._network.loop.call_soon(self._one_may_go, context=self._context())
 
     def _deliver(self, data: bytes) -> None:
         taken = self._receiver.on_data(data)
         if taken < len(data):
-            self._put_back(data[taken:])
+            self._return_bytes(data[taken:])
         self._network.note_chunk(data[:taken])
         if self._back.is_blocked:
             self._unknown_bytes += taken

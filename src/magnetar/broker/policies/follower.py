@@ -147,28 +147,28 @@ class NamespaceState:
         self.document = document
         self._shared.clear()
         if document is not None:
-            await self.tell_all()
+            await self.notify_all()
 
     async def set_topics(self, topics: TopicDocuments) -> None:
         self.topics = topics
-        await self.tell_all()
+        await self.notify_all()
 
     async def apply(self, change: PolicyChange, schema_version: int | None) -> None:
         self.topics.apply(change, schema_version)
-        await self._tell(list(self._watched.get(change.topic, ())))
+        await self._notify(list(self._watched.get(change.topic, ())))
 
-    async def tell_all(self) -> None:
+    async def notify_all(self) -> None:
         """When this returns, every listener knows the policies that are known now, or later ones."""
-        await self._tell([watched for of_topic in self._watched.values() for watched in of_topic])
+        await self._notify([watched for of_topic in self._watched.values() for watched in of_topic])
 
-    async def _tell(self, listeners: Sequence[_Watched]) -> None:
+    async def _notify(self, listeners: Sequence[_Watched]) -> None:
         """Works in slices: a namespace may have thousands of topics. Skips those that were unloaded meanwhile."""
         for watched in listeners:
             if watched in self._watched.get(watched.base, ()):
-                self._tell_one(watched)
+                self._notify_one(watched)
             await self._slices.turn()
 
-    def _tell_one(self, watched: _Watched) -> None:
+    def _notify_one(self, watched: _Watched) -> None:
         try:
             effective = self.effective(watched.topic)
         except MagnetarError as error:
@@ -242,7 +242,7 @@ class NamespaceFollower:
     async def _take_document(self, node: Node | None) -> None:
         seen = self._seen
         if node and seen and node.created_ms == seen.created_ms and node.version < seen.version:
-            await self.state.tell_all()  # Another read was quicker, and may not have called every listener yet.
+            await self.state.notify_all()  # Another read was quicker, and may not have called every listener yet.
             return
         self._seen = node
         path = paths.namespace(self.name)

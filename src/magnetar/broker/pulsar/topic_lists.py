@@ -125,20 +125,20 @@ async def _follow(session: Session, request: CommandWatchTopicList) -> None:
         namespace = NamespaceName.parse(request.namespace)
         with session.lookups.turn():
             await session.service.require_namespace(namespace)
-        told: list[str] | None = None
+        reported: list[str] | None = None
         async with aclosing(session.service.follow_topics(namespace)) as lists:
             async for topics in lists:
                 names = await matching(topics, pattern, session.service.slices)
-                _tell(session, request, told, names)
-                told = names
+                _report(session, request, reported, names)
+                reported = names
                 session.takes_long()
     finally:
         if session.watchers.get(request.watcher_id) is asyncio.current_task():
             del session.watchers[request.watcher_id]
 
 
-def _tell(session: Session, request: CommandWatchTopicList, told: list[str] | None, names: list[str]) -> None:
-    if told is None:
+def _report(session: Session, request: CommandWatchTopicList, reported: list[str] | None, names: list[str]) -> None:
+    if reported is None:
         command = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
         success = command.watchTopicListSuccess
         success.request_id = request.request_id
@@ -148,7 +148,7 @@ def _tell(session: Session, request: CommandWatchTopicList, told: list[str] | No
             success.topic.extend(names)
         session.answer_command(command)
         return
-    before, now = frozenset(told), frozenset(names)
+    before, now = frozenset(reported), frozenset(names)
     if before == now:
         return
     command = BaseCommand(type=BaseCommand.WATCH_TOPIC_UPDATE)

@@ -138,7 +138,7 @@ class Documents:
         for tries_left in reversed(range(TRIES_MAX)):
             is_first = tries_left == TRIES_MAX - 1
             try:
-                node = await self._look(path, is_behind=not is_first)
+                node = await self._read(path, must_sync=not is_first)
             except _TEMPORARY as error:
                 failure: MetadataError = error
             else:
@@ -159,8 +159,8 @@ class Documents:
             pause_s *= 2
         raise AssertionError("the last try returns or raises")
 
-    async def _look(self, path: str, *, is_behind: bool) -> Node | None:
-        if is_behind:
+    async def _read(self, path: str, *, must_sync: bool) -> Node | None:
+        if must_sync:
             await self.store.sync()  # A server that lags must not return an old state.
         return await self.store.get(path)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.bookie.reads import lac_told_by
+from magnetar.bookie.reads import lac_of_explicit
 from magnetar.errors import JournalDamagedError, MagnetarError
 from magnetar.sim.device import Cut, Directory, FileImage, Node, SimDevice
 from magnetar.sim.ledgers.options import journal_dirs, ledger_dirs
@@ -144,10 +144,10 @@ class DurableImage:
 
     def has_lac(self, ledger_id: int, lac: int) -> bool:
         """This one or a greater: a bookie keeps the greatest that it received, whichever came last."""
-        if self._is_in_journal(lambda view: any(lac_told_by(body) >= lac for body in view.lacs.get(ledger_id, ()))):
+        if self._is_in_journal(lambda view: any(lac_of_explicit(body) >= lac for body in view.lacs.get(ledger_id, ()))):
             return True
         flags = self.flags(ledger_id)
-        return flags is not None and flags.explicit_lac is not None and lac_told_by(flags.explicit_lac) >= lac
+        return flags is not None and flags.explicit_lac is not None and lac_of_explicit(flags.explicit_lac) >= lac
 
     def _is_in_journal(self, holds: Callable[[JournalView], bool]) -> bool:
         self.views()

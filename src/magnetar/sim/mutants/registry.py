@@ -192,7 +192,7 @@ _SERVING: Final = [
         ReceiveMemory.may_take, "if self.kept_bytes + more_bytes <= self.bytes_max:", "if True:"
     ),
     Mutant(92, "a frame that does not continue keeps its connection", ("M1",), budget=50, options=_HOSTILE).edit(
-        ReceiveMemory._look_at, "if owner.is_excused or", "if True or owner.is_excused or"
+        ReceiveMemory._check_timeout, "if owner.is_excused or", "if True or owner.is_excused or"
     ),
     Mutant(93, "each combination of flag bits is a context of its own", ("M1",), budget=50, options=_HOSTILE).edit(
         LedgerTable.admit, "and not flags & ~Flag.ALL", ""

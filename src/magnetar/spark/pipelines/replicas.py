@@ -70,7 +70,7 @@ class ReplicaReads:
             await self._read(work, wanted, metadata, sorted(work.suspects))
         self._silent -= work.answered  # A bookie that answers again is waited for again.
         self._silent.update(bookie for bookie, answer in work.suspects.values() if answer.finding is Said.UNREACHABLE)
-        return _told(wanted, metadata, work)
+        return _findings_of(wanted, metadata, work)
 
     def _is_hopeless(self, work: _Work) -> bool:
         """Reports whether only bookies are left for whose answers other ranges have waited already."""
@@ -205,7 +205,7 @@ def _runs(
         at = end
 
 
-def _told(wanted: ReplicaRange, metadata: LedgerMetadata, work: _Work) -> list[Finding]:
+def _findings_of(wanted: ReplicaRange, metadata: LedgerMetadata, work: _Work) -> list[Finding]:
     found = list(findings_of(wanted.ledger_id, dict(sorted(work.suspects.items()))))
     if work.verified:
         bookie = bookie_of(metadata, wanted.position, wanted.last_entry)

@@ -32,7 +32,7 @@ from magnetar.errors import (
     CheckpointMismatchError,
     DataLossError,
     DataTrimmedError,
-    GapUntoldError,
+    GapUnknownError,
     TopicRecreatedError,
 )
 from magnetar.spark.cluster import Segments
@@ -208,8 +208,8 @@ def _before_all(topic: str, spot: Spot, earliest: Spot) -> DataTrimmedError:
     )
 
 
-def _untold(topic: str, spot: Spot, earliest: Spot) -> GapUntoldError:
-    return GapUntoldError(
+def _untold(topic: str, spot: Spot, earliest: Spot) -> GapUnknownError:
+    return GapUnknownError(
         f"it is unknown whether messages of {topic} are gone: the query was to begin at {spot}, index {spot.index}, "
         f"and the first entry left, {earliest}, cannot be read. Its bookies are away, or it is lost: magnetar pipeline "
         f"scrub finds out. {_GO_ON}"

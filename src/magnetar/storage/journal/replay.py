@@ -175,7 +175,7 @@ async def replay_files(disk: Disk, directory: str, mark: int, deliver: Deliver, 
         raise JournalDamagedError(
             directory, None, f"all its files are missing, and with them the last records; {_ADVICE}"
         )
-    found = [await _look_at(disk, f"{directory}/{name}") for name in names]
+    found = [await _inspect(disk, f"{directory}/{name}") for name in names]
     used_count = max((index for index, file in enumerate(found, 1) if file.is_in_use), default=0)
     chain = _Chain(mark)
     before: FoundFile | None = None
@@ -203,7 +203,7 @@ async def journal_names(disk: Disk, directory: str) -> list[str]:
     return names
 
 
-async def _look_at(disk: Disk, path: str) -> FoundFile:
+async def _inspect(disk: Disk, path: str) -> FoundFile:
     file = await disk.open(path)
     try:
         window = Window(file)

@@ -101,14 +101,14 @@ async def test_a_journal_header_that_changes_between_two_reads_is_damage(monkeyp
     await disk.make_dir(DIRECTORY)
     file = await disk.open(path, create=True)
     await file.append_and_sync([encode_file_header(FileHeader(1, 99, 1))])
-    look_at = replay._look_at
+    inspect = replay._inspect
 
-    async def look_then_flip(on: Disk, at: str) -> replay.FoundFile:
-        found = await look_at(on, at)
+    async def inspect_then_flip(on: Disk, at: str) -> replay.FoundFile:
+        found = await inspect(on, at)
         device.flip_bit(path, 20)
         return found
 
-    monkeypatch.setattr(replay, "_look_at", look_then_flip)
+    monkeypatch.setattr(replay, "_inspect", inspect_then_flip)
     with pytest.raises(JournalDamagedError, match="intact a moment ago"):
         await replay.replay_files(disk, DIRECTORY, 0, lambda _: None)
     await file.aclose()

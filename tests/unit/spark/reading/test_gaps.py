@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from magnetar.errors import DataLossError, DataTrimmedError, GapUntoldError, TopicRecreatedError
+from magnetar.errors import DataLossError, DataTrimmedError, GapUnknownError, TopicRecreatedError
 from magnetar.spark.reading.stream_offsets import UNKNOWN, Spot, begin_at, earliest_of, require_reached, tolerate
 from tests.unit.spark.reading.topic_world import ledger, segments
 
@@ -35,7 +35,7 @@ def test_a_first_entry_that_cannot_be_read_leaves_untold_whether_there_is_a_gap(
     untold = segments(ledger(5, 10, first_index=None), ledger(8, 4, first_index=110))
     assert earliest_of(untold).index == UNKNOWN
     begin = begin_at(Spot(3, 17, 0, 100), untold)
-    assert (begin.spot, type(begin.trouble)) == (Spot(5, 0), GapUntoldError)
+    assert (begin.spot, type(begin.trouble)) == (Spot(5, 0), GapUnknownError)
     assert begin.trouble is not None
     assert begin.trouble.retryable
     assert begin_at(Spot(5, 3, 0, 103), untold).trouble is None

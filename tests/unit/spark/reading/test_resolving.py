@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.errors import ConfigError, DataLossError, DataTrimmedError, GapUntoldError
+from magnetar.errors import ConfigError, DataLossError, DataTrimmedError, GapUnknownError
 from magnetar.spark.cluster import Segments
 from magnetar.spark.reading.ranges import Range, TimeRange, end_spot, plan_batch, start_spot, times_of
 from magnetar.spark.reading.stream_offsets import Spot
@@ -61,7 +61,7 @@ async def test_a_first_entry_that_cannot_be_read_keeps_nothing_else_from_being_r
     assert [each.ledger.ledger_id for each in await ranges_of(cluster, startingOffsets="index:112")] == [8]
     assert [each.ledger.ledger_id for each in await ranges_of(cluster, endingOffsets="5:3")] == [5]
     assert (await ranges_of(cluster))[0].first_index is None
-    with pytest.raises(GapUntoldError):
+    with pytest.raises(GapUnknownError):
         await ranges_of(cluster, startingOffsets="index:90")  # The first that contains its index has 110.
 
 
