@@ -80,7 +80,7 @@ class BrokerService:
         return await self.ownership.owner_of(topic, is_authoritative=is_authoritative)
 
     async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
-        """0: not partitioned. TopicNotFoundError without `create`, and where none may be made by using it."""
+        """Returns 0 for a topic without partitions. TopicNotFoundError if it does not exist and may not be created."""
         await self.require_namespace(topic.namespace)
         partitioned = await self.resources.partitioned_topics.get(topic)
         if partitioned is not None:
@@ -97,7 +97,7 @@ class BrokerService:
         return await self._make_partitioned(topic, partitions)
 
     async def _partitions_if_made(self, topic: TopicName) -> int:
-        """Returns the partitions of a topic that is made by using it; 0 without any."""
+        """Returns the partitions of a topic that is created by its use; 0 without any."""
         if topic.is_partition or topic.is_system or topic.local.endswith(_NOT_PARTITIONED):
             return 0
         await self.policies.load_namespace(topic.namespace)

@@ -187,7 +187,7 @@ async def create_missed(call: Call) -> None:
 
 _SYSTEM = (Query("includeSystemTopic", "those of brokers, too"),)
 _BODY = "a number; or an object with partitions and properties"
-_MAKING = (Query("checkAllowAutoCreation", "make the topic if it may be made by using it"),)
+_MAKING = (Query("checkAllowAutoCreation", "create the topic if policies allow its creation by use"),)
 _FORCE = (Query("force", "disconnect all clients"),)
 ROUTES = [
     *of_both_domains(

@@ -108,7 +108,7 @@ class EffectivePolicies:
     )
     auto_create_subscriptions: bool = policy(
         kinds.AUTO_SUBSCRIPTION,
-        "whether subscriptions are made by using them",
+        "whether subscriptions are created when clients use them",
         topic=Place("autoSubscriptionCreationOverride", "autoSubscriptionCreation"),
         namespace=Place("autoSubscriptionCreationOverride", "autoSubscriptionCreation"),
         settings=("broker.auto_create_subscriptions",),
@@ -212,23 +212,23 @@ class EffectivePolicies:
     )
     producers_max: int = policy(
         kinds.COUNT,
-        "the most producers of a topic",
-        topic=Place("maxProducerPerTopic", "maxProducers", "the most producers"),
+        "the maximum number of producers of a topic",
+        topic=Place("maxProducerPerTopic", "maxProducers", "the maximum number of producers"),
         namespace=Place("max_producers_per_topic", "maxProducersPerTopic"),
         settings=("defaults.producers_per_topic_max",),
         system=0,
     )
     consumers_max: int = policy(
         kinds.COUNT,
-        "the most consumers of a topic",
-        topic=Place("maxConsumerPerTopic", "maxConsumers", "the most consumers"),
+        "the maximum number of consumers of a topic",
+        topic=Place("maxConsumerPerTopic", "maxConsumers", "the maximum number of consumers"),
         namespace=Place("max_consumers_per_topic", "maxConsumersPerTopic"),
         settings=("defaults.consumers_per_topic_max",),
         system=0,
     )
     consumers_per_subscription_max: int = policy(
         kinds.COUNT,
-        "the most consumers of a subscription",
+        "the maximum number of consumers of a subscription",
         topic=Place("maxConsumersPerSubscription", "maxConsumersPerSubscription", shows_applied=False),
         namespace=Place("max_consumers_per_subscription", "maxConsumersPerSubscription"),
         settings=("dispatch.consumers_per_subscription_max",),
@@ -236,23 +236,26 @@ class EffectivePolicies:
     )
     unacked_per_consumer_max: int = policy(
         kinds.COUNT,
-        "the most unacknowledged messages of a consumer",
+        "the maximum number of unacknowledged messages of a consumer",
         topic=Place("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         namespace=Place("max_unacked_messages_per_consumer", "maxUnackedMessagesPerConsumer"),
         settings=("dispatch.unacked_messages_per_consumer_max",),
     )
     unacked_per_subscription_max: int = policy(
         kinds.COUNT,
-        "the most unacknowledged messages of a subscription",
+        "the maximum number of unacknowledged messages of a subscription",
         topic=Place("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         namespace=Place("max_unacked_messages_per_subscription", "maxUnackedMessagesPerSubscription"),
         settings=("dispatch.unacked_messages_per_subscription_max",),
     )
     subscriptions_max: int = policy(
         kinds.COUNT,
-        "the most subscriptions of a topic",
+        "the maximum number of subscriptions of a topic",
         topic=Place(
-            "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "the most subscriptions", shows_applied=False
+            "maxSubscriptionsPerTopic",
+            "maxSubscriptionsPerTopic",
+            "the maximum number of subscriptions",
+            shows_applied=False,
         ),
         namespace=Place("max_subscriptions_per_topic", "maxSubscriptionsPerTopic"),
         settings=("defaults.subscriptions_per_topic_max",),
@@ -276,7 +279,7 @@ class EffectivePolicies:
     )
     schema_compatibility: CompatibilityStrategy = policy(
         kinds.STRATEGY,
-        "what new schemas must fit",
+        "the compatibility that new schemas must have",
         topic=Place("schemaCompatibilityStrategy", "schemaCompatibilityStrategy", method="PUT"),
         namespace=RenamedField(
             "schema_compatibility_strategy",
@@ -323,10 +326,10 @@ class EffectivePolicies:
     )
     replication_clusters: tuple[str, ...] = policy(
         kinds.CLUSTERS,
-        "the clusters the topic is in",
+        "the clusters that the topic is in",
         topic=Place("replicationClusters", "replication"),
         namespace=Place(
-            "replication_clusters", "replication", "the clusters a namespace is in", unset=[], can_remove=False
+            "replication_clusters", "replication", "the clusters that a namespace is in", unset=[], can_remove=False
         ),
         default=(),
     )
@@ -357,20 +360,20 @@ class NamespacePolicies:
 
     auto_topic_creation: AutoTopicCreation = policy(
         kinds.AUTO_TOPIC,
-        "whether topics are made by using them",
+        "whether topics are created when clients use them",
         namespace=Place("autoTopicCreationOverride", "autoTopicCreation"),
         settings=("broker.auto_create_topics", "broker.auto_create_topics_type", "broker.auto_create_partitions"),
     )
     topics_max: int = policy(
         kinds.COUNT,
-        "the most topics",
+        "the maximum number of topics",
         namespace=Place("max_topics_per_namespace", "maxTopicsPerNamespace"),
         settings=("broker.topics_per_namespace_max",),
     )
     """Each partition counts as a topic."""
     subscription_auth_mode: str = policy(
         kinds.AUTH_MODE,
-        "how names of subscriptions are authorized",
+        "how the names of subscriptions are authorized",
         namespace=Place("subscription_auth_mode", "subscriptionAuthMode", unset="None", can_remove=False),
         default="None",
     )

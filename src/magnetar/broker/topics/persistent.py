@@ -189,8 +189,8 @@ class PersistentTopic(Topic):
         is_new = options.subscription not in self.subscriptions
         if is_new and options.is_durable and not self.policies.auto_create_subscriptions:
             raise CursorMissingError(
-                f"topic {self.name} has no subscription {options.subscription!r}, and none is made by using it: "
-                "make it first"
+                f"topic {self.name} has no subscription {options.subscription!r}, and policies do not let consumers "
+                "create it: create it with the admin interface first"
             )
         subscription = await self.subscriptions.get_or_make(options)
         if options.rollback_s > 0 and not subscription.awaits_return:  # Otherwise it comes back to where it sought.
@@ -215,7 +215,10 @@ class PersistentTopic(Topic):
         if name in self.subscriptions:
             return
         if not self.policies.auto_create_subscriptions:
-            raise NotAllowedError(f"topic {self.name} has no subscription {name!r}, and none is made by using it")
+            raise NotAllowedError(
+                f"topic {self.name} has no subscription {name!r}, and policies do not let clients create it: "
+                "create it with the admin interface first"
+            )
         await self.create_subscription(name, EARLIEST)
 
     async def unsubscribe(

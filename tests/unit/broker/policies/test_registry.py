@@ -24,7 +24,7 @@ class WithAnotherLimit(EffectivePolicies):
 
     unacked_bytes_per_subscription_max: int = policy(
         COUNT,
-        "the most unacknowledged bytes of a subscription",
+        "the maximum number of unacknowledged bytes of a subscription",
         topic=Place("maxUnackedMessagesOnSubscription", "maxUnackedBytesOnSubscription"),
         namespace=Place("max_unacked_bytes_per_subscription", "maxUnackedBytesPerSubscription"),
         settings=("defaults.message_ttl_s",),
@@ -61,9 +61,9 @@ async def test_new_row_has_routes_at_both_levels() -> None:
     rows = {"unacked_per_subscription_max": NEW}
     routes = [*namespace_routes(rows), *topic_routes(rows)]
     assert {(route.method, route.summary) for route in routes} == {
-        ("GET", "Get the most unacknowledged bytes of a subscription"),
-        ("POST", "Set the most unacknowledged bytes of a subscription"),
-        ("DELETE", "Remove the setting of the most unacknowledged bytes of a subscription"),
+        ("GET", "Get the maximum number of unacknowledged bytes of a subscription"),
+        ("POST", "Set the maximum number of unacknowledged bytes of a subscription"),
+        ("DELETE", "Remove the setting of the maximum number of unacknowledged bytes of a subscription"),
     }
     async with admin_world(routes=routes) as world:
         await world.done("PUT", TOPIC)
