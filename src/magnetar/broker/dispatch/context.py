@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from magnetar.broker.dispatch.rate_bucket import RateBucket
+from magnetar.broker.policies.registry import EffectivePolicies
 from magnetar.broker.policies.values import DispatchRate
 from magnetar.broker.subscriptions.consumer import UNLIMITED
 from magnetar.config.dispatch import DispatchConfig
@@ -108,6 +109,18 @@ class DispatchLimits:
             consumers_max=config.consumers_per_subscription_max,
             delayed_delivery=config.delayed_delivery,
             delayed_tick_ms=config.delayed_tick_ms,
+        )
+
+    @classmethod
+    def of_policies(cls, policies: EffectivePolicies, subscription: str) -> DispatchLimits:
+        return cls(
+            unacked_messages_per_consumer_max=policies.unacked_per_consumer_max,
+            unacked_messages_per_subscription_max=policies.unacked_per_subscription_max,
+            consumers_max=policies.consumers_per_subscription_max,
+            delayed_delivery=policies.delayed.is_enabled,
+            delayed_tick_ms=policies.delayed.tick_ms,
+            rate=policies.dispatch_rate_of(subscription),
+            pause_on_ack_state=policies.pause_on_ack_state,
         )
 
 

@@ -89,7 +89,7 @@ class Subscriptions(Mapping[str, Subscription]):
         self._policies = policies
         self._apply_rate()
         for name, subscription in self._by_name.items():
-            subscription.update_limits(self._limits_of(name))
+            subscription.update_limits(DispatchLimits.of_policies(self._policies, name))
 
     def _apply_rate(self) -> None:
         self._topic_rate.set_rate(self._policies.dispatch_rate, asyncio.get_running_loop().time())
@@ -234,7 +234,7 @@ class Subscriptions(Mapping[str, Subscription]):
             self._entropy,
             topic=str(self._topic),
             partition=self._topic.partition,
-            limits=self._limits_of(name),
+            limits=DispatchLimits.of_policies(self._policies, name),
             topic_rate=self._topic_rate,
             compacted=self._compacted,
             on_left=self._on_left,
@@ -242,15 +242,3 @@ class Subscriptions(Mapping[str, Subscription]):
         )
         made.last_active_ms = cursor.stored_last_active_ms or made.last_active_ms
         return made
-
-    def _limits_of(self, name: str) -> DispatchLimits:
-        policies = self._policies
-        return DispatchLimits(
-            unacked_messages_per_consumer_max=policies.unacked_per_consumer_max,
-            unacked_messages_per_subscription_max=policies.unacked_per_subscription_max,
-            consumers_max=policies.consumers_per_subscription_max,
-            delayed_delivery=policies.delayed.is_enabled,
-            delayed_tick_ms=policies.delayed.tick_ms,
-            rate=policies.dispatch_rate_of(name),
-            pause_on_ack_state=policies.pause_on_ack_state,
-        )
