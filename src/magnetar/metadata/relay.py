@@ -251,7 +251,7 @@ class RelayedStore(MetadataStore):
         self._paths = BookKeeperPaths(config.ledgers_root)
         self._loop = asyncio.get_running_loop()
         self._changing = asyncio.Lock()
-        self._under_way: dict[asyncio.Task[None], asyncio.Future[Any]] = {}
+        self._in_progress: dict[asyncio.Task[None], asyncio.Future[Any]] = {}
         self._armed: dict[int, tuple[asyncio.TimerHandle, Watcher, str]] = {}
         self._armed_so_far = 0
         self._closing = asyncio.Event()
@@ -268,8 +268,8 @@ class RelayedStore(MetadataStore):
     def _submit(self, request: Request) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
         task = self._loop.create_task(self._carry_to_broker(request, answer), name=f"relay {describe(request)}")
-        self._under_way[task] = answer
-        task.add_done_callback(self._under_way.pop)
+        self._in_progress[task] = answer
+        task.add_done_callback(self._in_progress.pop)
         answer.add_done_callback(lambda _: task.cancel())  # The caller waits no more.
         return answer
 
@@ -350,12 +350,12 @@ class RelayedStore(MetadataStore):
         self._closing.set()
         for number in list(self._armed):
             self._interrupt(number)
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=_CLOSE_S_MAX)
-        for task in list(self._under_way):
+        if self._in_progress:
+            await asyncio.wait(self._in_progress, timeout=_CLOSE_S_MAX)
+        for task in list(self._in_progress):
             task.cancel()
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        if self._in_progress:
+            await asyncio.wait(self._in_progress)
 
 
 def _heard(answer: HttpAnswer) -> dict[str, Any]:

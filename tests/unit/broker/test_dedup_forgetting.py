@@ -36,7 +36,7 @@ def published(dedup: Deduplication, name: str) -> Publish:
 def leave_before_it_is_durable(dedup: Deduplication, name: str, now_s: float) -> None:
     publish = published(dedup, name)
     dedup.on_disconnected(name, now_s)
-    dedup.on_persisted([publish], Position(1, 0))
+    dedup.on_appended([publish], Position(1, 0))
 
 
 def is_known(dedup: Deduplication, name: str) -> bool:
@@ -63,7 +63,7 @@ async def test_the_limit_holds_for_producers_that_leave_with_a_message_on_its_wa
 
 async def test_a_producer_that_is_connected_is_not_forgotten_and_does_not_count_as_idle_beyond_the_limit() -> None:
     dedup, _ = await learned(0)
-    dedup.on_persisted([published(dedup, "here")], Position(1, 0))
+    dedup.on_appended([published(dedup, "here")], Position(1, 0))
     for number in range(11):
         leave_before_it_is_durable(dedup, f"p{number}", 0.0)
     assert dedup.forget_idle(IDLE_S, 1.0, "here".__eq__) == 2

@@ -64,7 +64,7 @@ async def learned(snapshot_s: int, snapshot_entries: int = 1_000) -> tuple[Dedup
 def persist(dedup: Deduplication, sequence_id: int) -> None:
     publish: Publish = (PRODUCER, sequence_id, 0, 1, 100, 0.0)
     dedup.judge(publish, counts=True)
-    dedup.on_persisted([publish], Position(1, sequence_id))
+    dedup.on_appended([publish], Position(1, sequence_id))
 
 
 async def test_it_is_written_down_once_in_an_interval_and_not_if_nothing_came() -> None:

@@ -24,7 +24,7 @@ def test_a_message_is_new_then_undecided_then_a_duplicate() -> None:
     ids = SequenceIds()
     assert judge(ids, 5) is Verdict.NEW
     assert judge(ids, 5) is Verdict.UNDECIDED
-    ids.on_persisted("p", 5, 0)
+    ids.on_appended("p", 5, 0)
     assert judge(ids, 5) is Verdict.DUPLICATE
     assert judge(ids, 4) is Verdict.DUPLICATE
     assert judge(ids, 6) is Verdict.NEW
@@ -37,7 +37,7 @@ def test_what_could_not_be_appended_may_be_sent_again() -> None:
     assert judge(ids, 4) is Verdict.NEW
     judge(ids, 9, counts=False)
     ids.take_back()
-    ids.on_persisted("p", 4, 0)
+    ids.on_appended("p", 4, 0)
     assert ids.persisted == {"p": 4}
 
 
@@ -54,9 +54,9 @@ def test_only_the_last_chunk_completes_a_message() -> None:
     assert judge(ids, 7, counts=False) is Verdict.NEW
     assert judge(ids, 7) is Verdict.NEW
     for _ in range(2):
-        ids.on_persisted("p", 7, 0)
+        ids.on_appended("p", 7, 0)
         assert ids.persisted == {}
-    ids.on_persisted("p", 7, 0)
+    ids.on_appended("p", 7, 0)
     assert ids.persisted == {"p": 7}
 
 
@@ -96,7 +96,7 @@ def test_sequence_ids_in_the_log_that_nobody_judged_are_read_as_java_reads_them(
             ids,
             MessageMetadata(producer_name="p", sequence_id=sequence_id, highest_sequence_id=highest, publish_time=1),
         )
-        ids.on_persisted("q", sequence_id, highest)
+        ids.on_appended("q", sequence_id, highest)
     assert ids.persisted == {"p": 4, "q": 4}
 
 
@@ -126,6 +126,6 @@ def test_nothing_is_stored_twice_whatever_is_repeated_and_whenever_it_becomes_du
             under_way.append((sequence_id, highest))
         if settles and under_way:
             first, last = under_way.pop(0)
-            ids.on_persisted("p", first, last)
+            ids.on_appended("p", first, last)
             stored.append((first, last))
             assert judge(ids, first, last) is Verdict.DUPLICATE

@@ -92,7 +92,7 @@ class SequenceIds:
         self._uncounted[key] = self._uncounted.get(key, 0) + 1
         self._last = (producer, sequence_id, 1)
 
-    def on_persisted(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
+    def on_appended(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
         """Must be called in the order of the log, which is that of `judge` for each producer."""
         if self._uncounted and self._take_uncounted((producer, sequence_id)):
             return
@@ -170,14 +170,14 @@ class Deduplication:
     """Serves one topic. It judges when `learn` has returned."""
 
     def __init__(
-        self, cursor: Cursor, *, snapshot_s: int, snapshot_entries: int, producers_max: int, messages_under_way: int = 0
+        self, cursor: Cursor, *, snapshot_s: int, snapshot_entries: int, producers_max: int, messages_in_flight: int = 0
     ) -> None:
-        """`messages_under_way` were appended before, and are not durable. A `snapshot_s` of 0: never by time."""
+        """`messages_in_flight` were appended before, and are not durable. A `snapshot_s` of 0: never by time."""
         self.is_ready = False
         """Whether the whole map is known."""
-        self._unjudged = messages_under_way
+        self._unjudged = messages_in_flight
         self._all_judged = asyncio.Event()
-        if not messages_under_way:
+        if not messages_in_flight:
             self._all_judged.set()
         self._cursor = cursor
         self._snapshot_s = snapshot_s
@@ -225,22 +225,22 @@ class Deduplication:
         self._ids.note(producer.name, sequence_id, highest_sequence_id, counts=counts)
         return Verdict.NEW
 
-    def on_persisted(self, run: Sequence[Publish], last: Position) -> None:
+    def on_appended(self, run: Sequence[Publish], last: Position) -> None:
         if not self.is_ready:
-            self._no_longer_under_way(run)
+            self._no_longer_in_progress(run)
             return
-        on_persisted = self._ids.on_persisted
+        on_appended = self._ids.on_appended
         for producer, sequence_id, highest_sequence_id, _, _, _ in run:
-            on_persisted(producer.name, sequence_id, highest_sequence_id)
+            on_appended(producer.name, sequence_id, highest_sequence_id)
         self._unsaved += len(run)
         self._last = last
         self._save_when_due()
 
     def on_lost(self, run: Sequence[Publish]) -> None:
         """Forgets messages that will never be durable: the topic was terminated before their turn."""
-        self._no_longer_under_way(run)
+        self._no_longer_in_progress(run)
 
-    def _no_longer_under_way(self, run: Sequence[Publish]) -> None:
+    def _no_longer_in_progress(self, run: Sequence[Publish]) -> None:
         """Counts down while it learns: nothing is recorded here, as the log is read afterwards."""
         for producer, sequence_id, _, messages, _, _ in run:
             if self._unjudged > 0:

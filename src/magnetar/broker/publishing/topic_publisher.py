@@ -169,7 +169,7 @@ class TopicPublisher(Publisher):
         ledger_id, first_entry_id = first
         count = len(tokens)
         if self.dedup is not None:
-            self.dedup.on_persisted(tokens, Position(ledger_id, first_entry_id + count - 1))
+            self.dedup.on_appended(tokens, Position(ledger_id, first_entry_id + count - 1))
         self.entries_in += count
         _, _, _, _, _, self.last_published_s = tokens[-1]
         entry_id = first_entry_id
@@ -226,7 +226,7 @@ class TopicPublisher(Publisher):
                 snapshot_s=self._policies.deduplication_snapshot_s,
                 snapshot_entries=broker.deduplication_snapshot_entries,
                 producers_max=broker.deduplication_producers_max,
-                messages_under_way=self._messages_in_flight(),
+                messages_in_flight=self._messages_in_flight(),
             )
             await self.dedup.learn(self.log, self._loop.time())
         elif not wanted:
