@@ -83,6 +83,15 @@ def test_a_backlog_of_batches_is_shown_in_messages(magnetar: Shell) -> None:
     assert magnetar.test.backlog() == 5
 
 
+def test_a_batch_is_peeked_at_message_by_message(magnetar: Shell) -> None:
+    topic = magnetar.test.topic()
+    magnetar("produce", topic, "--compression", "zlib", text="one\ntwo\n")
+    magnetar("produce", topic, "alone")
+    magnetar("subscriptions", "create", topic, "s", "--to", "earliest")
+    assert magnetar("subscriptions", "peek", topic, "s") == "one\ntwo\n"
+    assert magnetar("subscriptions", "peek", topic, "s", "--number", "2") == "alone\n"
+
+
 def test_reading_begins_with_the_message_that_was_asked_for_be_it_alone_or_in_a_batch(
     magnetar: Shell,
 ) -> None:

@@ -7,13 +7,15 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from magnetar.cli.admin.client import AdminClient, quote, topic_path
+from magnetar.cli.admin.client import AdminClient, Answer, quote, topic_path
 from magnetar.cli.admin.summaries import backlog_messages
 from magnetar.cli.cluster_options import DEFAULT_ADMIN_URL, POSITIONS, AdminUrl, SubscriptionArgument, TopicArgument
 from magnetar.cli.messages.lines import payload_fields
 from magnetar.cli.output import AsJson, Yes, confirm, note, print_json, print_table, printable
 from magnetar.errors import ArgumentError
 from magnetar.topic.seek_targets import parse_seek_target
+from magnetar.wire.pulsar.entry import messages_of_batch
+from magnetar.wire.pulsar.frames import Buffer
 from magnetar.words import at_least, counted
 
 _NO_TYPE: Final = ("None", "Null", "")  # How servers name the type of a subscription without consumers.
@@ -164,12 +166,25 @@ def peek(
     url: AdminUrl = DEFAULT_ADMIN_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Print an entry of the backlog as it is stored, without delivering it. An entry may be a batch of messages."""
+    """Print an entry of the backlog, without delivering it. If it is a batch, each of its messages is a line. --json
+    prints the batch as it is stored."""
     answer = AdminClient(url).call("GET", f"{_path(topic, subscription)}/position/{number}")
     if as_json:
         print_json({"id": answer.headers.get("x-pulsar-message-id")} | payload_fields(answer.body))
-    else:
-        sys.stdout.buffer.write(answer.body)
+        return
+    for payload in _payloads(answer):
+        sys.stdout.buffer.write(payload)
+        sys.stdout.buffer.write(b"\n")
+
+
+def _payloads(answer: Answer) -> list[Buffer]:
+    """Returns those of a batch, without messages that compaction removed. What is encrypted cannot be divided."""
+    in_batch = int(answer.headers.get("x-pulsar-num-batch-message", 0))
+    if not in_batch or answer.headers.get("x-pulsar-is-encrypted") == "true":
+        return [answer.body]
+    return [
+        message.payload for message in messages_of_batch(answer.body, in_batch) if not message.metadata.compacted_out
+    ]
 
 
 def _path(topic: TopicArgument, subscription: str) -> str:
