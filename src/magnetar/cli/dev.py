@@ -232,7 +232,7 @@ def _announce(url: str, members: Sequence[ZooKeeperServer]) -> None:
 def _wait_for_the_end(owner: int, members: Sequence[ZooKeeperServer], until_stdin_closes: bool) -> None:
     def is_over() -> bool:
         for member in members:
-            member.raise_if_ended("it was told to")
+            member.raise_if_ended("it was stopped")
         return os.getppid() != owner or (until_stdin_closes and _stdin_is_closed())
 
     while True:

@@ -254,14 +254,13 @@ def _note_problems(bookie: StoppedBookie, report: RebuildReport, kept: Path | No
             )
         )
     if report.may_miss_ledgers:
-        where = "" if kept is None else f" (what there was is in {kept})"
+        where = "" if kept is None else f" (what is left of it is in {kept})"
         lost = "fences" if report.flags_lost else "ledgers"
         problems.append(
             IndexDamagedError(
-                f"{lost} could not be taken over from the old index{where}: all ledgers with an entry here are fenced "
-                "and in limbo now, and nothing is known of others that there may have been. The bookie does not start "
-                "until the metadata has told which they were: magnetar bookie limbo --metadata URL, with the same "
-                "directories"
+                f"{lost} could not be copied from the old index{where}. All ledgers with an entry here are fenced and "
+                "in limbo now. Ledgers without one may be missing, and the bookie does not start without them. To find "
+                "them in the metadata, run magnetar bookie limbo --metadata URL with the same directories"
             )
         )
 
