@@ -15,6 +15,7 @@ from magnetar.bookie.identity import _require_all_stamped
 from magnetar.bookie.journals import Replay
 from magnetar.bookie.ledgers import Fencing, LedgerTable
 from magnetar.bookie.reads import Reads, to_send
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.dispatch.unacked_book import UnackedBook
 from magnetar.broker.publishing.dedup import Deduplication, SequenceIds
 from magnetar.broker.publishing.topic_publisher import TopicPublisher
@@ -355,6 +356,20 @@ _TOPICS: Final = [
         "return max(left, default=metadata.num_messages_in_batch - 1)",
         "return metadata.num_messages_in_batch - 1",
     ),
+    _topic_bug(
+        75,
+        "an Exclusive consumer that gives messages back gets them when the next permit or message comes",
+        ("V6",),
+        budget=300,
+        options={**_HELD, "subscriptions": ("exclusive",)},
+    ).edit(SingleActiveDispatcher.redeliver, "self.schedule()", "pass"),
+    _topic_bug(
+        76,
+        "a Failover consumer that takes over gets messages when the next permit or message comes",
+        ("V6",),
+        budget=300,
+        options={**_HELD, "subscriptions": ("failover",), "consumers": 3},
+    ).edit(SingleActiveDispatcher._begin, "self.schedule()", "pass"),
     _topic_bug(
         94, "a broker counts messages that could not be stored as publish memory forever", ("M1",), budget=50
     ).edit(
