@@ -93,8 +93,7 @@ def _is_loose(side: Side) -> bool:
     """With limits of what is unacknowledged, Pulsar delivers more than the limit, and how much more depends on how it
     read. When a topic has ended, the client drops its connections. Pulsar may forget acknowledgements of parts of
     batches. Only what has come in the end is compared then."""
-    has_limits = bool(side.setup.get("unacked_per_consumer") or side.setup.get("unacked_per_sub"))
-    return side.is_ended or side.has_forgotten_parts or has_limits
+    return side.is_ended or side.has_forgotten_parts or side.has_limits
 
 
 def _explains(apache: Side, magnetar: Side) -> bool:
