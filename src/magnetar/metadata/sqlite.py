@@ -3,7 +3,9 @@
 Invariant: write-ahead log with `synchronous=FULL`: a commit returns after the log is synced, so that neither kill -9
            nor a power loss undoes it. SQLite copies the log into the file now and then, in the same lane.
            `locking_mode=EXCLUSIVE` keeps the file locked from the first read to the close; the kernel releases the lock
-           when the process dies. Every row that is read is checked against its CRC.
+           when the process dies. Every row that is read is checked against its CRC. A commit that a former process
+           wrote and did not sync is made durable before the file is used: otherwise it would be shown to readers,
+           and a power loss would undo it.
 Order:     group commit without a timer: requests that arrive during a commit form the next batch.
 Format:    `application_id` marks the file as ours, `user_version` is its schema's version.
            nodes(path, parent, value, version, created_ms, modified_ms, owner, sequence, check)
@@ -264,6 +266,16 @@ def _prepare(connection: Connection, path: str) -> None:
             f"{path} has metadata schema {version}, this magnetar knows {SCHEMA_VERSION}: use the version that wrote it"
         )
     connection.execute("COMMIT")
+    _make_durable(connection)
+
+
+def _make_durable(connection: Connection) -> None:
+    """Syncs the log, and copies it into the file as far as there is room."""
+    try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_FULL:  # The log is synced before the copy.
+            raise
 
 
 def translate(error: sqlite3.Error, path: str) -> MetadataError:

@@ -22,7 +22,7 @@ def verdict_of(program: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(180)
 def test_a_bookie_whose_index_lost_a_file_serves_everything_or_refuses() -> None:
-    verdict = verdict_of("soak.index_cuts", "--rounds", "1", "--damages", "6")
+    verdict = verdict_of("soak.index_cuts", "--rounds", "3", "--damages", "6")
     assert verdict["wrong"] == []
     assert verdict["acknowledged"] > 100
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-ROUNDS = 80
+ROUNDS = 240
 
 
 def test_what_the_store_answered_holds_on_a_device_with_random_io_errors() -> None:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import apsw
 
 from magnetar.config.metadata import MetadataConfig, SqliteConfig
 from magnetar.errors import MetadataError
+from magnetar.metadata.local import LocalServer
 from magnetar.metadata.sqlite import Connection, open_sqlite_server
 from magnetar.metadata.store import Create, Put
 from magnetar.runtime.system import SystemRuntime
-from soak.lossy_vfs import Acknowledged, Recorder, lose_power
+from soak.lossy_vfs import Acknowledged, Recorder, Synced, lose_power
 
 WRITES = 60
 CRASHES = 150
 CONFIG = MetadataConfig(url="memory:")
 
 
-async def record_writes(recorder: Recorder, directory: Path, *settings: str) -> None:
+async def open_recorded(recorder: Recorder, directory: Path, *settings: str) -> LocalServer:
     def connect(path: str) -> Connection:
         return _Overridden(apsw.Connection(path, vfs=recorder.name), settings)
 
-    path = str(directory / "metadata.db")
-    server = await open_sqlite_server(path, SystemRuntime(), CONFIG, SqliteConfig(), connect)
+    return await open_sqlite_server(str(directory / "metadata.db"), SystemRuntime(), CONFIG, SqliteConfig(), connect)
+
+
+async def record_writes(recorder: Recorder, directory: Path, *settings: str) -> None:
+    server = await open_recorded(recorder, directory, *settings)
     store = server.connect()
     await store.transact([Create("/a", b"0"), Create("/b", b"0")])
     for number in range(1, WRITES + 1):
@@ -95,3 +100,35 @@ async def test_the_power_loss_test_notices_a_store_that_does_not_sync_its_commit
     recorder = Recorder()
     await record_writes(recorder, tmp_path, "PRAGMA synchronous=NORMAL")
     assert await count_losses(recorder, tmp_path) > 0
+
+
+async def value_in(server: LocalServer) -> bytes:
+    node = await server.connect().get("/a")
+    assert node is not None
+    return node.value
+
+
+async def test_what_is_shown_after_a_kill_survives_a_power_loss(tmp_path: Path) -> None:
+    """A commit that was not synced when its process was killed is only in the kernel's memory. The next reads it."""
+    recorder = Recorder()
+    server = await open_recorded(recorder, tmp_path)
+    store = server.connect()
+    await store.create("/a", b"1")
+    synced = len(recorder.steps)
+    await store.put("/a", b"2")
+    shutil.copytree(tmp_path, tmp_path / "killed")
+    steps = recorder.steps[:synced] + [step for step in recorder.steps[synced:] if not isinstance(step, Synced)]
+    await server.aclose()
+
+    again = Recorder(steps=steps)
+    server = await open_recorded(again, tmp_path / "killed")
+    assert await value_in(server) == b"2"
+    losses = [tmp_path / f"loss-{number}" for number in range(10)]
+    for number, directory in enumerate(losses):
+        directory.mkdir()
+        lose_power(again.steps, len(again.steps), directory, random.Random(number))
+    await server.aclose()
+    for directory in losses:
+        server = await open_recorded(Recorder(), directory)
+        assert await value_in(server) == b"2"
+        await server.aclose()
