@@ -201,7 +201,8 @@ TABLE = (
     ),
     Intended(
         "`unackedMessages` counts the messages of a batch that are not acknowledged",
-        "Pulsar's count is wrong, even below zero, after a part of a batch was acknowledged by index",
+        "Pulsar's count is wrong, even below zero, after a part of a batch was acknowledged by index; it then stops at"
+        " limits that are not reached",
     ),
     Intended(
         "an acknowledged part of a batch stays acknowledged when a topic is unloaded",
