@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Long, Record, String
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import magnetar.spark
 from interop.spark.messages import PATIENCE_MS
 from interop.spark.sink_reading import make_partitioned, post, read_topic
 from magnetar.testing.processes.servers import StandaloneProcess
+from magnetar.testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -148,6 +155,47 @@ def test_a_job_that_is_run_twice_writes_once(spark: SparkSession, write: Write, 
     write(numbered(spark, 300), "sink-job", jobId="replay-2")
     write(numbered(spark, 300), "sink-job")
     assert len(read_topic(client, "sink-job")) == 900
+
+
+def test_a_cancelled_job_shows_nothing_and_may_be_run_again(
+    spark: SparkSession, write: Write, client: pulsar.Client, tmp_path: Path
+) -> None:
+    is_written, may_end = tmp_path / "written", tmp_path / "may-end"
+
+    def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A task that has written rows, and ends after all others."""
+        yield from batches
+        is_written.touch()
+        asyncio.run(until(may_end.exists, "the test has looked", seconds=120))
+
+    def save() -> None:
+        spark.sparkContext.setJobGroup("doomed", "a job that is cancelled", interruptOnCancel=True)
+        rows = numbered(spark, 2_000, partitions=1)
+        waiting = rows.mapInArrow(waits, rows.schema)
+        write(waiting, "sink-cancelled", jobId="cancelled", batchingMaxBytes="5000")
+
+    with ThreadPoolExecutor(1, initializer=magnetar.spark.register, initargs=(spark,)) as threads:
+        job = threads.submit(save)
+        asyncio.run(until(lambda: is_written.exists() or job.done(), "rows are written", seconds=120))
+        spark.sparkContext.cancelJobGroup("doomed")
+        with pytest.raises(Py4JJavaError, match="SPARK_JOB_CANCELLED"):
+            job.result(60)
+    assert read_topic(client, "sink-cancelled") == []
+
+    may_end.touch()
+    write(numbered(spark, 2_000), "sink-cancelled", jobId="cancelled")
+    assert [int(each.properties["number"]) for each in read_topic(client, "sink-cancelled")] == list(range(2_000))
+
+
+def test_two_jobs_write_to_one_topic_at_once(spark: SparkSession, write: Write, client: pulsar.Client) -> None:
+    def save(job: str) -> None:
+        write(numbered(spark, 1_000), "sink-two-jobs", jobId=job, batchingMaxBytes="5000")
+
+    with ThreadPoolExecutor(2, initializer=magnetar.spark.register, initargs=(spark,)) as threads:
+        list(threads.map(save, ("one", "other")))
+    found = [int(each.properties["number"]) for each in read_topic(client, "sink-two-jobs")]
+    assert sorted(found) == sorted([*range(1_000), *range(1_000)])
+    assert found == [*range(1_000), *range(1_000)], "each is there as a whole, and in its order"
 
 
 def test_an_empty_batch_writes_nothing(spark: SparkSession, write: Write, client: pulsar.Client) -> None:

@@ -69,15 +69,18 @@ def test_a_first_batch_that_failed_begins_again_where_it_began(world: World) -> 
     assert [value for batch in batches.values() for value in batch] == values[40:]
 
 
-def test_a_limit_makes_several_batches_of_whole_entries(world: World) -> None:
+@pytest.mark.parametrize("option", ["maxMessagesPerTrigger", "maxBytesPerTrigger"])
+def test_a_limit_makes_several_batches_of_whole_entries(world: World, option: str) -> None:
     topic = world.new_topic()
     values = world.fill(topic, 200, **BATCHED)
-    frame = world.read_stream(topic=topic, startingOffsets="earliest", maxMessagesPerTrigger="60")
-    query = world.run_now(frame, "limited")
+    stored = world.admin("GET", f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["storageSize"]
+    limit = {"maxMessagesPerTrigger": 60, "maxBytesPerTrigger": stored * 60 // 200}[option]
+    frame = world.read_stream(topic=topic, startingOffsets="earliest", **{option: str(limit)})
+    query = world.run_now(frame, f"limited_{option}")
     rows = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert len(rows) >= 3
     assert max(rows) <= 70
-    assert table(world, "limited") == values
+    assert table(world, f"limited_{option}") == values
 
 
 def test_the_progress_says_how_far_the_topic_is(world: World) -> None:
