@@ -210,6 +210,10 @@ TABLE = (
         " come once more (apache/pulsar 20585, 26474)",
     ),
     Intended(
+        "a subscription that reads the compacted view continues after an unload where its acknowledgements end",
+        "Pulsar begins with the first message of the view again, if all or none of it was acknowledged",
+    ),
+    Intended(
         "`msgDelayed` counts delayed messages of the backlog",
         "Pulsar continues to count those that were skipped or expired, if the backlog had nothing else",
         _counts_what_is_gone,

@@ -91,14 +91,14 @@ def _run_step(number: int, step: Step, apache: Side, magnetar: Side, trace: Call
 
 def _is_loose(side: Side) -> bool:
     """With limits of what is unacknowledged, Pulsar delivers more than the limit, and how much more depends on how it
-    read. When a topic has ended, the client drops its connections. Pulsar may forget acknowledgements of parts of
-    batches. Only what has come in the end is compared then."""
-    return side.is_ended or side.has_forgotten_parts or side.has_limits
+    read. When a topic has ended, the client drops its connections. After an unload,
+    Pulsar may deliver again what was acknowledged. Only what has come in the end is compared then."""
+    return side.is_ended or side.has_come_again or side.has_limits
 
 
 def _explains(apache: Side, magnetar: Side) -> bool:
     """Whether Pulsar has stopped at its limit, or delivers again what it has forgotten."""
-    return apache.seen <= magnetar.seen or (apache.has_forgotten_parts and magnetar.seen <= apache.seen)
+    return apache.seen <= magnetar.seen or (apache.has_come_again and magnetar.seen <= apache.seen)
 
 
 def _finish(apache: Side, magnetar: Side) -> None:

@@ -137,8 +137,11 @@ class Side:
         self.seen: set[tuple[str, int]] = set()
         """Subscription and message, of all that was ever received."""
         self.is_ended = False
-        self.has_forgotten_parts = False
-        """Whether acknowledgements of a part of a batch may be lost: see intended.py."""
+        self.has_compacted_view = False
+        self.reads_compacted = False
+        self.has_come_again = False
+        """Whether Pulsar may have delivered again what was acknowledged, after an unload: parts of batches, and the
+        compacted view. See intended.py."""
 
     @property
     def has_limits(self) -> bool:
@@ -331,6 +334,7 @@ class Side:
             start_message_id_inclusive=step.get("inclusive", False),
         )
         self.acks_by_index |= step.get("by_index", False)
+        self.reads_compacted |= step.get("compacted", False)
         take = step.get("take", 10**6)
         if step.get("kind") == "Shared" and any(other.sub == step.get("sub") for other in self.consumers.values()):
             self.divided.add(step.get("sub"))
@@ -596,7 +600,8 @@ class Side:
         return status
 
     def do_unload(self, _step: Step) -> Any:
-        self.has_forgotten_parts |= self.has_batches and self.acks_by_index
+        self.has_come_again |= self.has_batches and self.acks_by_index
+        self.has_come_again |= self.has_compacted_view and self.reads_compacted
         return self.rest("PUT", "unload")
 
     def do_terminate(self, _step: Step) -> Any:
@@ -605,6 +610,7 @@ class Side:
         return self.rest("POST", f"terminate{kind}")
 
     def do_compact(self, _step: Step) -> Any:
+        self.has_compacted_view = True
         status = self.rest("PUT", "compaction")
         deadline = time.monotonic() + 20
         while status < 300 and time.monotonic() < deadline:
@@ -753,7 +759,7 @@ class Side:
         count, and consumers that have left had got more than a limit allows, or what was acknowledged once more."""
         if has_consumers:
             return self.has_limits and not is_counted
-        return self.has_limits or self.has_forgotten_parts
+        return self.has_limits or self.has_come_again
 
     def _entries_up_to(self, topic: str, position: str) -> int:
         ledger, entry = map(int, position.split(":"))
