@@ -20,6 +20,7 @@ from interop.differential.side import ACK_GROUPING_S, HINT, OpenConsumer, Receiv
 
 QUIET_S = 0.12
 PATIENCE_S = 10.0  # Only a difference waits for so long; a busy machine takes seconds to bring a consumer back.
+LOOSE_S = 1.0  # After a step of which nothing is compared; what comes later is waited for at the end.
 FINISH_S = 30.0
 ROUND_S = 0.5
 HINT_S = 0.6
@@ -76,7 +77,7 @@ def _run_step(number: int, step: Step, apache: Side, magnetar: Side, trace: Call
     if step.verb in _NO_SETTLING:
         return None
     if is_loose:
-        _receive(apache, magnetar)
+        _receive(apache, magnetar, LOOSE_S)
         return None
     views = _receive(apache, magnetar)
     if _is_loose(apache) and views[0] != views[1] and _explains(apache, magnetar):

@@ -137,6 +137,9 @@ class Side:
         self.seen: set[tuple[str, int]] = set()
         """Subscription and message, of all that was ever received."""
         self.is_ended = False
+        self.begins_with_an_empty_ledger = False
+        self.has_lost_its_end = False
+        """Whether Pulsar answers that there is no last message: see intended.py. A reader takes that for the end."""
         self.has_compacted_view = False
         self.reads_compacted = False
         self.has_come_again = False
@@ -251,6 +254,7 @@ class Side:
                 )
                 sent.entry = where if message_id.ledger_id() not in (-1, 2**64 - 1) else None
         time.sleep(SEND_GAP_S)
+        self.begins_with_an_empty_ledger &= all(sent.entry is None for sent in self.sent[first:])
         return [
             (result, self.sent[first + offset].entry is not None)
             for offset, (result, _) in enumerate(outcome or ("no answer", None) for outcome in outcomes)
@@ -492,6 +496,8 @@ class Side:
 
     def do_read(self, step: Step) -> Any:
         """A reader reads all there is."""
+        if self.has_lost_its_end:
+            return "nothing"
         start = step.get("start", "earliest")
         if start == "message":
             sent = self.message(step)
@@ -602,11 +608,13 @@ class Side:
     def do_unload(self, _step: Step) -> Any:
         self.has_come_again |= self.has_batches and self.acks_by_index
         self.has_come_again |= self.has_compacted_view and self.reads_compacted
+        self.begins_with_an_empty_ledger = True
         return self.rest("PUT", "unload")
 
     def do_terminate(self, _step: Step) -> Any:
         kind = "/partitions" if self.partitions else ""
         self.is_ended = True
+        self.has_lost_its_end |= self.begins_with_an_empty_ledger
         return self.rest("POST", f"terminate{kind}")
 
     def do_compact(self, _step: Step) -> Any:
