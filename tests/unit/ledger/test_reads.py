@@ -302,3 +302,15 @@ async def test_an_entry_is_found_beside_bookies_that_have_too_many_requests_with
         Busy(reads, 2)
         reads._random = None  # type: ignore[assignment]  # A pause would need it.
         assert_entries(await read(world, 0, 0, reads), 0, 0)
+
+
+async def test_a_bookie_with_too_many_requests_is_asked_again_although_another_was_silent_for_its_whole_time() -> None:
+    async with ledger_world(2, dataclasses.replace(QUICK, read_timeout_ms=100)) as world:
+        await world.create(E=2, Qw=2, Qa=2)
+        await world.put(0)
+        reads = reads_of(world)
+        _, other = reads._order(world.stored.value, EntryId(0))
+        world.cluster.hang(other)
+        Busy(reads, 1)  # It is the first that is asked.
+        assert_entries(await read(world, 0, 0, reads), 0, 0)
+        world.cluster.wake(other)

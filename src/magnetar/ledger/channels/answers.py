@@ -174,18 +174,23 @@ def is_busy(answer: Coded) -> bool:
 
 
 class BusyRetries:
-    """Paces the retries of one call, whose time begins now."""
+    """Paces the retries of one call. Their time begins with the first pause: before that, the call may have waited for
+    other bookies, which did not answer, and those that were busy are asked again in any case."""
 
-    __slots__ = ("_backoff", "_give_up", "_loop")
+    __slots__ = ("_backoff", "_give_up", "_loop", "_patience_s")
 
     def __init__(self, random: Random, patience_s: float) -> None:
         self._backoff = Backoff(random, _BUSY_PAUSE_FIRST_S, _BUSY_PAUSE_LONGEST_S)
         self._loop = asyncio.get_running_loop()
-        self._give_up = self._loop.time() + patience_s
+        self._patience_s = patience_s
+        self._give_up: float | None = None
 
     async def pause(self) -> bool:
         """Returns True when the bookies may be asked again; False at once if the time is over."""
-        if self._loop.time() > self._give_up:
+        now = self._loop.time()
+        if self._give_up is None:
+            self._give_up = now + self._patience_s
+        elif now > self._give_up:
             return False
         await asyncio.sleep(self._backoff.next_s())
         return True

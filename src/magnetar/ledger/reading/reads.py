@@ -11,7 +11,7 @@ Order:     If E = Qw, one bookie is asked as long as it answers (sticky), so tha
            delay and not its time-out. The first good answer wins, and the other requests are cancelled.
 Failure:   Entries that the first bookie does not deliver are read one by one from all the others. The read fails when
            none is left, and the error names each answer (ledger/channels/answers.py). Bookies that had too many
-           requests are asked again, for as long as a read may take (ledger/channels/answers.py).
+           requests are asked again, for as long as a read may take from then on (ledger/channels/answers.py).
 Limits:    Every bookie is asked at most once in a read, and each request has its time-out, so a read takes at most the
            sum of those.
 Read next: reader.py
