@@ -3,7 +3,8 @@
 - topics: brokers, bookies, network and faults are drawn as for the seeds of topics; no client consumes.
 - short: a staged ledger is old after a moment, so that sweepers get in the way of every job.
 - patience: a task that gives a bookie up is begun again at once, in new ledgers. If it has less patience than the disks
-  need for that, it never ends, and neither does the job: that would be no bug of the protocol.
+  need for that, it never ends, and neither does the job: that would be no bug of the protocol. In a healed world each
+  attempt of a task gets more time than the one before.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Job:
     async def _run_task(self, epoch: int, partition: int, rows: Sequence[Row]) -> Result:
         for attempt in range(_ATTEMPTS_MAX):
             tokens = self._begin(epoch, partition, attempt, rows)
-            end_s = asyncio.get_running_loop().time() + self._options.task_patience_s
+            end_s = asyncio.get_running_loop().time() + self._patience_s(attempt)
             while asyncio.get_running_loop().time() < end_s:
                 for token in tokens:
                     if (result := self._results.get(token)) is not None:
@@ -138,6 +138,12 @@ class Job:
                 await asyncio.sleep(_POLL_S)
             self._watch.counters["attempts failed"] += 1
         raise TaskFailedError(f"partition {partition} of epoch {epoch} failed {_ATTEMPTS_MAX} times")
+
+    def _patience_s(self, attempt: int) -> float:
+        """Returns how long an attempt is waited for. In a healed world it is longer each time: attempts that were given
+        up continue, and on slow disks they would leave none of the others enough time."""
+        factor = 2**attempt if self._cluster.points.is_over else 1
+        return self._options.task_patience_s * factor
 
     def _begin(self, epoch: int, partition: int, attempt: int, rows: Sequence[Row]) -> list[int]:
         """One attempt, or two at once; none, if there is no executor."""
