@@ -25,6 +25,8 @@ HTTP_TIMEOUT_S = 30
 OPERATION_TIMEOUT_S = 30
 NACK_DELAY_MS = 100
 ACK_GROUPING_S = 0.12  # The client sends acknowledgements together, every 100 ms.
+SHORT_DELAY_MS = 2_000
+DELIVERY_S = 0.5  # After its delay a message has come.
 REDELIVERY_S = 0.3  # What one consumer gave back has come to another one.
 SEND_GAP_S = 0.004  # Messages of different steps have different times.
 POLICY_S = 0.4  # Pulsar answers before a changed policy counts.
@@ -125,6 +127,8 @@ class Side:
         self.consumers: dict[str, OpenConsumer] = {}
         self.producers: dict[str, Any] = {}
         self.has_delays = False
+        self.due_s = 0.0
+        """When the last message whose delay is short has been delivered, by the monotonic clock."""
         self.has_batches = False
         self.mixes_keys = False
         """Whether batches have messages of several keys: a server knows the key of the first one only."""
@@ -267,6 +271,8 @@ class Side:
             options["partition_key"] = keys[offset % len(keys)]
         if step.get("delay"):
             self.has_delays = True
+            if step.get("delay") <= SHORT_DELAY_MS:
+                self.due_s = time.monotonic() + step.get("delay") / 1000 + DELIVERY_S
             options["deliver_after"] = timedelta(milliseconds=step.get("delay"))
         if step.get("seq") is not None:
             options["sequence_id"] = step.get("seq") + offset
@@ -446,6 +452,7 @@ class Side:
 
     def do_redeliver(self, step: Step) -> Any:
         """One consumer after the other: another one may get what the first gave back, and gives it back again."""
+        time.sleep(max(0.0, self.due_s - time.monotonic()))  # What is delivered at this moment comes once or twice.
         consumers = [found for found in self.consumers.values() if found.sub == step.get("sub")]
         for found in consumers:
             found.held.clear()
@@ -489,7 +496,7 @@ class Side:
 
     def do_last_id(self, step: Step) -> Any:
         found = self.consumers.get(step.get("c"))
-        if found is None:
+        if found is None or self.has_lost_its_end:
             return "nothing"
         last = found.consumer.get_last_message_id()
         return self.number_of((last.partition(), last.ledger_id(), last.entry_id(), last.batch_index()))
@@ -653,6 +660,8 @@ class Side:
         return status, _body_of(answer) if status == 200 else ""
 
     def do_admin_last_id(self, _step: Step) -> Any:
+        if self.has_lost_its_end:
+            return "nothing"
         status, answer = self.admin.call("GET", f"{self.path}/lastMessageId")
         if status != 200:
             return status
