@@ -551,7 +551,12 @@ class Side:
         return self.rest("POST", f"subscription/{step.get('sub')}/skip/{step.get('n', 1)}")
 
     def do_skip_all(self, step: Step) -> Any:
-        return self.rest("POST", f"subscription/{step.get('sub')}/skip_all")
+        status = self.rest("POST", f"subscription/{step.get('sub')}/skip_all")
+        if status < 300 and step.get("sub") in self.divided:
+            for consumer in self.consumers.values():
+                if consumer.sub == step.get("sub"):
+                    consumer.held.clear()  # Which of them has a message is chance, and none comes again.
+        return status
 
     def do_expire(self, step: Step) -> Any:
         if step.get("seconds") == 1:
