@@ -8,17 +8,19 @@ it. CONSUMER_STATS returns the statistics of one consumer, with rates since it c
 
 Order:     Topic (made only if the client and the policies want that) → room for one more → schema → subscription.
 Failure:   If an UNSUBSCRIBE fails, the consumer that was released for it is closed, after the answer: its client comes
-           back.
+           back. If a SUBSCRIBE of the C++ client fails, the consumer is closed after the refusal: this client counts a
+           consumer as connected from its first SUBSCRIBE on, so without that it would not try again.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from magnetar.broker.pulsar.consumer import ConsumerHandle
 from magnetar.broker.pulsar.schemas import schema_of
 from magnetar.broker.pulsar.session import Session
-from magnetar.broker.pulsar.values import metadata_map, position_of
+from magnetar.broker.pulsar.values import NO_REQUEST, metadata_map, position_of
 from magnetar.broker.subscriptions.consumer import (
     Consumer,
     ConsumerAbout,
@@ -33,6 +35,9 @@ from magnetar.wire.pulsar.encode import encode_success
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, KeySharedMeta, Schema, ServerError
 from magnetar.words import counted
 
+_CPP: Final = "Pulsar-CPP-"
+"""What the version of the C++ client, and of those based on it, begins with."""
+
 
 def handle_subscribe(session: Session, command: BaseCommand) -> None:
     request = command.subscribe
@@ -45,8 +50,20 @@ def handle_subscribe(session: Session, command: BaseCommand) -> None:
         session.refuse(request.request_id, NotAllowedError(f"a connection has at most {counted(limit, 'consumer')}"))
     else:
         session.create(
-            session.creating_consumers, request.consumer_id, _subscribe(session, request), request.request_id
+            session.creating_consumers, request.consumer_id, _subscribe_or_close(session, request), request.request_id
         )
+
+
+async def _subscribe_or_close(session: Session, request: CommandSubscribe) -> None:
+    try:
+        await _subscribe(session, request)
+    except (MagnetarError, TimeoutError) as error:
+        session.refuse(request.request_id, error)
+        if session.client_version.startswith(_CPP):
+            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+            command.close_consumer.consumer_id = request.consumer_id
+            command.close_consumer.request_id = NO_REQUEST
+            session.answer_command(command)
 
 
 async def _subscribe(session: Session, request: CommandSubscribe) -> None:

@@ -110,9 +110,9 @@ class Talker(asyncio.BufferedProtocol):
         self._requests += 1
         return self._requests
 
-    async def connect(self, version: int = 21, **features: bool) -> BaseCommand:
+    async def connect(self, version: int = 21, client: str = "test", **features: bool) -> BaseCommand:
         command = BaseCommand(type=BaseCommand.CONNECT)
-        command.connect.client_version = "test"
+        command.connect.client_version = client
         command.connect.protocol_version = version
         for name, value in features.items():
             setattr(command.connect.feature_flags, name, value)

@@ -53,6 +53,20 @@ async def test_a_client_that_asks_and_may_gets_the_brokers_header_too() -> None:
             assert (await talker.message())[1][:2] == magic
 
 
+@pytest.mark.parametrize(("client", "is_closed"), [("Pulsar-CPP-v4.2.0", True), ("Pulsar-Java-v4.2.4", False)])
+async def test_a_consumer_of_the_cpp_client_that_is_refused_is_closed_so_that_the_client_tries_again(
+    world: BrokerWorld, client: str, is_closed: bool
+) -> None:
+    holder, refused = await world.talker(), await world.dial()
+    await refused.connect(client=client)
+    await holder.subscribe("t")
+    answer = await refused.subscribe("t", consumer_id=7)
+    assert answer.error.error == ServerError.ConsumerBusy
+    await refused.producer("t")  # What was sent before its answer has come.
+    closed = [heard.close_consumer for heard, _ in refused.received if heard.type == BaseCommand.CLOSE_CONSUMER]
+    assert [(each.consumer_id, each.HasField("assignedBrokerServiceUrl")) for each in closed] == [(7, False)] * is_closed
+
+
 async def test_a_receipt_comes_when_the_acknowledgement_survives_a_restart(world: BrokerWorld) -> None:
     talker, ids = await filled(world, 3)
     await talker.subscribe("t", initialPosition=CommandSubscribe.Earliest)
