@@ -64,12 +64,12 @@ def zookeeper(
     """
     if servers not in (1, 3):
         raise ArgumentError(f"--servers is 1 or 3, not {servers}")
-    owner = os.getppid()
+    owner, ports = os.getppid(), range(port, port + servers) if port else ()
     with (
         _until_signalled(),
         _log_tail_on_stderr(),
         _place(directory) as place,
-        ZooKeeperEnsemble(place, port=port) if servers == 3 else ZooKeeperServer(place, port=port) as running,
+        ZooKeeperEnsemble(place, ports=ports) if servers == 3 else ZooKeeperServer(place, port=port) as running,
     ):
         members = running.servers if isinstance(running, ZooKeeperEnsemble) else [running]
         _announce(running.url, members)

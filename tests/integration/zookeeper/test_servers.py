@@ -38,7 +38,7 @@ def test_a_port_that_is_taken_is_refused_with_advice(zookeeper: ZooKeeperServer,
     with pytest.raises(ProcessFailedError, match=f"port {zookeeper.port} .* is in use"):
         ZooKeeperServer(tmp_path, port=zookeeper.port).start()
     with pytest.raises(ProcessFailedError, match=f"port {zookeeper.port} .* is in use"):
-        ZooKeeperEnsemble(tmp_path, port=zookeeper.port - 1).start()
+        ZooKeeperEnsemble(tmp_path, ports=range(zookeeper.port - 1, zookeeper.port + 2)).start()
 
 
 def test_a_port_lost_to_somebody_else_at_the_last_moment_is_replaced(

@@ -66,7 +66,11 @@ class ProcessCluster:
         self.zookeeper = (
             ZooKeeperServer(directory / "zookeeper", port=self._port("zookeeper"))
             if zookeepers == 1
-            else ZooKeeperEnsemble(directory / "zookeeper", servers=zookeepers)
+            else ZooKeeperEnsemble(
+                directory / "zookeeper",
+                servers=zookeepers,
+                ports=[self._port(name) for name in _names("zookeeper", zookeepers)],
+            )
         )
         # Ports that no outgoing connection is given: a server finds its own free when it is started after a kill.
         self.bookies = [

@@ -52,7 +52,8 @@ class ServerProcess:
         self.wait_ready()
 
     def launch(self) -> None:
-        """Returns at once."""
+        """Returns at once. A process that ended by itself is put away first."""
+        self.kill()
         self.ready = {}
         self._child = Child(self._command, log=self._log, stdout=subprocess.PIPE)
 

@@ -316,13 +316,14 @@ class ZooKeeperServer:
 class ZooKeeperEnsemble:
     """Servers that elect a leader. `with` starts and stops them all."""
 
-    def __init__(self, directory: Path, *, servers: int = 3, port: int = 0, tick_ms: int = 500) -> None:
+    def __init__(self, directory: Path, *, servers: int = 3, ports: Sequence[int] = (), tick_ms: int = 500) -> None:
+        """`ports`: one for each server; by default they are chosen at the start."""
         if servers < 3:
             raise ConfigError(f"an ensemble has at least 3 servers, not {servers}; for one use ZooKeeperServer")
-        self._first_port = port
+        self._has_ports = bool(ports)
         self.servers = [
-            ZooKeeperServer(directory / f"server-{n + 1}", port=port + n if port else 0, tick_ms=tick_ms)
-            for n in range(servers)
+            ZooKeeperServer(directory / f"server-{n + 1}", port=port, tick_ms=tick_ms)
+            for n, port in zip(range(servers), ports or [0] * servers, strict=True)
         ]
 
     @property
@@ -354,7 +355,7 @@ class ZooKeeperEnsemble:
     def _choose_ports(self) -> None:
         members = [QuorumMember(n + 1, free_port(HOST), free_port(HOST)) for n in range(len(self.servers))]
         for server, member in zip(self.servers, members, strict=True):
-            if not self._first_port:
+            if not self._has_ports:
                 server.port = 0
             server.join(member, members)
 
