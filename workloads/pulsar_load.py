@@ -23,7 +23,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pulsar
 
@@ -59,6 +59,19 @@ def connect(url: str, log: Path) -> pulsar.Client:
     return pulsar.Client(url, logger=logger, operation_timeout_seconds=int(END_TIMEOUT_S))
 
 
+class Receipt(NamedTuple):
+    """What the broker answered to one message."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the message was stored before: deduplication dropped it, and the receipt names no position."""
+        return self.ledger_id < 0
+
+
 class NumberedLoad:
     """Sends from the moment it is made, until `finish`."""
 
@@ -66,6 +79,7 @@ class NumberedLoad:
         self.sent = 0
         self.acknowledged = 0
         """Numbers 0 up to this one, without it."""
+        self.receipts: dict[int, Receipt] = {}
         self.failures: list[str] = []
         self.last_ack_at = time.monotonic()
         self.longest_wait_s = 0.0
@@ -115,13 +129,14 @@ class NumberedLoad:
                 self._producer.send_async(payload_of(number, self._size), self._callback_for(number))
 
     def _callback_for(self, number: int) -> Any:
-        def on_answer(result: Any, _message_id: Any) -> None:
+        def on_answer(result: Any, message_id: Any) -> None:
             if result != pulsar.Result.Ok or number != self.acknowledged:
                 self.failures.append(f"message {number} was answered {result} when {self.acknowledged} was next")
                 return
             now = time.monotonic()
             self.longest_wait_s = max(self.longest_wait_s, now - self.last_ack_at)
             self.last_ack_at = now
+            self.receipts[number] = Receipt(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
             self.acknowledged = number + 1
 
         return on_answer

@@ -7,13 +7,10 @@ Durable: Apache's broker writes every acknowledgement before its receipt: by def
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from interop.apache import quick_apache_bookie
 from interop.bookies import Registry
@@ -22,6 +19,7 @@ from interop.pulsar.apache import ApacheBroker
 from interop.pulsar.servers import Broker, MagnetarBroker
 from magnetar.testing.processes.child import wait_for
 from magnetar.testing.processes.cluster import ProcessCluster
+from workloads import admin_http
 
 _OUR_SESSION_MS: Final = 4_000  # A killed broker's bundles have an owner for this time.
 _APACHES_SESSION_MS: Final = 8_000  # Its start keeps a busy machine from answering, and it ends if its session does.
@@ -38,8 +36,6 @@ _APACHES_SETTINGS: Final[Mapping[str, object]] = {
     "managedLedgerDefaultMarkDeleteRateLimit": 0,
     "functionsWorkerEnabled": "false",
 }
-_HTTP_TIMEOUT_S: Final = 30
-_REDIRECTS_MAX: Final = 5
 _WAIT_S: Final = 60.0
 
 
@@ -124,39 +120,10 @@ class Mixed:
         return str(get(self.brokers["magnetar"], f"/lookup/v2/topic/persistent/{NAMESPACE}/{topic}/bundle"))
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_arguments: Any) -> None:
-        """Redirects are followed below: the module follows none of PUT."""
-
-
-_OPENER = build_opener(_NoRedirects)
-
-
 def get(broker: Broker, path: str) -> Any:
     return ask(broker, "GET", path)
 
 
 def ask(broker: Broker, method: str, path: str, body: Any = None) -> Any:
     """The answer of the broker, or of the one to which it redirects. HTTPError if it is refused."""
-    url = f"{broker.admin_url}{path}"
-    data = None if body is None else json.dumps(body).encode()
-    for _ in range(_REDIRECTS_MAX):
-        request = Request(url, data, {"Content-Type": "application/json"}, method=method)
-        try:
-            with _OPENER.open(request, timeout=_HTTP_TIMEOUT_S) as answer:
-                return _value_of(answer.read().decode())
-        except HTTPError as error:
-            location = error.headers.get("Location")
-            if error.code != 307 or location is None:
-                error.add_note(f"{method} {url}: {error.read().decode('utf-8', 'replace')[:500]}")
-                raise
-            url = location
-    raise AssertionError(f"{method} {path} was redirected {_REDIRECTS_MAX} times, the last time to {url}")
-
-
-def _value_of(text: str) -> Any:
-    """Some answers of Pulsar are plain text."""
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return text
+    return admin_http.ask(broker.admin_url, method, path, body)
