@@ -14,7 +14,7 @@ from pulsar.schema import StringSchema
 from magnetar.testing.waiting import until
 from tests.integration.pulsar.features.asyncio_client import PATIENCE_S, place_of, send_batch, send_texts
 from tests.integration.pulsar.features.conftest import Server, key_reader
-from tests.integration.pulsar.features.test_subscriptions import path_of
+from tests.integration.pulsar.features.test_reading import compact
 
 FIRST, LAST = pulsar.MessageId.earliest, pulsar.MessageId.latest
 
@@ -74,6 +74,7 @@ async def test_an_awaited_reader_begins_inside_a_batch(async_client: pulsar.asyn
     assert await read_all(await async_client.create_reader(topic, ids[6])) == ["m-7", "m-8", "m-9"]
 
 
+@pytest.mark.quiet_owner(reason="a reader that sought a time comes back to where it began")
 async def test_an_awaited_reader_seeks_to_a_message_and_to_a_time(
     async_client: pulsar.asyncio.Client, topic: str
 ) -> None:
@@ -112,8 +113,7 @@ async def test_awaited_compacted_reads_see_the_last_value_of_each_key(
     producer = await async_client.create_producer(topic, batching_enabled=False)
     for number in range(20):
         await producer.send(f"{number}".encode(), partition_key=f"k{number % 4}")
-    server.admin("PUT", f"{path_of(topic)}/compaction")
-    await until(lambda: server.admin("GET", f"{path_of(topic)}/compaction")["status"] == "SUCCESS", "the end")
+    await asyncio.to_thread(compact, server, topic)
     await producer.send(b"after", partition_key="k9")
     reader = await async_client.create_reader(topic, FIRST, is_read_compacted=True)
     assert await read_all(reader) == ["16", "17", "18", "19", "after"]

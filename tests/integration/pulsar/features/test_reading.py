@@ -70,6 +70,7 @@ def test_a_reader_seeks_to_a_message(client: pulsar.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("start", [pulsar.MessageId.earliest, pulsar.MessageId.latest], ids=["earliest", "latest"])
+@pytest.mark.quiet_owner(reason="a reader that sought a time comes back to where it began")
 def test_a_reader_seeks_to_a_time(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> None:
     send_texts(client, topic, 3)
     between = int(time.time() * 1000) + 1  # The broker goes by its own clock, which is read after the producer's.
@@ -152,10 +153,17 @@ def test_the_last_message_id_is_that_of_the_last_message(client: pulsar.Client, 
 
 
 def compact(server: Server, topic: str) -> None:
-    server.admin("PUT", f"{path_of(topic)}/compaction")
-    wait_for(
-        lambda: server.admin("GET", f"{path_of(topic)}/compaction")["status"] == "SUCCESS", what="the end", timeout=30
-    )
+    """Begins again where a topic has moved: its next owner knows nothing of a compaction that was in progress."""
+    path = f"{path_of(topic)}/compaction"
+    server.admin("PUT", path)
+
+    def has_ended() -> bool:
+        status = server.admin("GET", path)["status"]
+        if status == "NOT_RUN":
+            server.admin("PUT", path)
+        return bool(status == "SUCCESS")
+
+    wait_for(has_ended, what="the end", timeout=30)
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])

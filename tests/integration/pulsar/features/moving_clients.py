@@ -1,0 +1,129 @@
+"""Consumers on a cluster whose bundles move: a message that comes again because its topic has moved is skipped.
+
+A consumer whose topic moves gets again what it has not acknowledged, and also what it has acknowledged if the
+acknowledgement was on the way. Both are what Pulsar promises, and no test of other things can assert their absence.
+Everything else that comes again fails a test as usual.
+
+Invariant: A message is skipped only if a bundle was unloaded after it was received before; only if the same consumer
+           received it, or a consumer of its subscription acknowledged it; and not if the test asked for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pulsar.asyncio
+
+
+class Seen:
+    """What the consumers of one subscription have received and acknowledged: message id → unloads until then."""
+
+    def __init__(self, unloads: Callable[[], int]) -> None:
+        self._unloads = unloads
+        self._acknowledged: dict[str, int] = {}
+
+    def is_again(self, message: pulsar.Message, received: dict[str, int]) -> bool:
+        """`received` is what the same consumer has received, to which the message is added."""
+        name, now = _name_of(message), self._unloads()
+        before = [each[name] for each in (received, self._acknowledged) if name in each]
+        received[name] = now
+        return any(unloads < now for unloads in before)
+
+    def is_acknowledged(self, message: pulsar.Message) -> bool:
+        return _name_of(message) in self._acknowledged
+
+    def acknowledge(self, message: pulsar.Message | pulsar.MessageId) -> None:
+        if isinstance(message, pulsar.Message):
+            self._acknowledged[_name_of(message)] = self._unloads()
+
+    def forget(self) -> None:
+        self._acknowledged.clear()
+
+
+def _name_of(message: pulsar.Message) -> str:
+    return f"{message.topic_name()} {message.message_id()}"
+
+
+class _Consumer:
+    """Everything that is not here is the official consumer's."""
+
+    def __init__(self, consumer: Any, seen: Seen) -> None:
+        self._consumer = consumer
+        self._seen = seen
+        self._received: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def negative_acknowledge(self, message: pulsar.Message) -> Any:
+        self._received.pop(_name_of(message), None)
+        return self._consumer.negative_acknowledge(message)
+
+    def redeliver_unacknowledged_messages(self) -> Any:
+        self._received.clear()
+        return self._consumer.redeliver_unacknowledged_messages()
+
+    def seek(self, to: Any) -> Any:
+        self._received.clear()
+        self._seen.forget()
+        return self._consumer.seek(to)
+
+    def unsubscribe(self) -> Any:
+        self._seen.forget()
+        return self._consumer.unsubscribe()
+
+    def acknowledge(self, message: Any) -> Any:
+        self._seen.acknowledge(message)
+        return self._consumer.acknowledge(message)
+
+
+class Consumer(_Consumer):
+    def receive(self, *arguments: Any) -> pulsar.Message:
+        while True:
+            message = self._consumer.receive(*arguments)
+            if not self._seen.is_again(message, self._received):
+                return message
+            if self._seen.is_acknowledged(message):
+                self._consumer.acknowledge(message)
+
+    def batch_receive(self) -> list[pulsar.Message]:
+        found = self._consumer.batch_receive()
+        return [message for message in found if not self._seen.is_again(message, self._received)]
+
+
+class AsyncConsumer(_Consumer):
+    async def receive(self) -> pulsar.Message:
+        while True:
+            message = await self._consumer.receive()
+            if not self._seen.is_again(message, self._received):
+                return message
+            if self._seen.is_acknowledged(message):
+                await self._consumer.acknowledge(message)
+
+
+class _Client:
+    def __init__(self, client: Any, unloads: Callable[[], int]) -> None:
+        self._client = client
+        self._unloads = unloads
+        self._seen: dict[tuple[str, str], Seen] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def _seen_by(self, topic: Any, subscription: str) -> Seen:
+        return self._seen.setdefault((str(topic), subscription), Seen(self._unloads))
+
+
+class Client(_Client):
+    def subscribe(self, topic: Any, subscription: str, *arguments: Any, **settings: Any) -> Any:
+        """A consumer with a listener is the official one: it calls the test by itself."""
+        found = self._client.subscribe(topic, subscription, *arguments, **settings)
+        return found if "message_listener" in settings else Consumer(found, self._seen_by(topic, subscription))
+
+
+class AsyncClient(_Client):
+    async def subscribe(self, topic: Any, subscription: str, *arguments: Any, **settings: Any) -> Any:
+        found = await self._client.subscribe(topic, subscription, *arguments, **settings)
+        return AsyncConsumer(found, self._seen_by(topic, subscription))
