@@ -77,12 +77,15 @@ class Broker:
         front_ends: Sequence[FrontEnd],
         http_address: str,
         ownership: Callable[[OwnershipContext], Ownership] = SoleOwnership,
+        configuration: MetadataStore | None = None,
     ) -> Broker:
         """The broker binds, starts and closes the `front_ends`. `http_address` is `host:port` of its HTTP side, for
-        lookups to answer with. `ownership` makes what decides which topics are the broker's own."""
+        lookups to answer with. `ownership` makes what decides which topics are the broker's own. `configuration` is
+        the metadata store that several clusters share; by default it is `store`."""
         broker = cls(front_ends)
         try:
-            await broker._start(config, runtime, store, client, metrics, http_address, ownership)
+            resources = Resources(store, config.broker, configuration)
+            await broker._start(config, runtime, resources, client, metrics, http_address, ownership)
         except BaseException:
             await broker.aclose()
             raise
@@ -96,13 +99,13 @@ class Broker:
         self,
         config: Config,
         runtime: Runtime,
-        store: MetadataStore,
+        resources: Resources,
         client: LedgerClient,
         metrics: Metrics,
         http_address: str,
         make_ownership: Callable[[OwnershipContext], Ownership],
     ) -> None:
-        resources = Resources(store, config.broker)
+        store = resources.store
         self._closing.push_async_callback(resources.aclose)
         names = await ProducerNames.open(store, config.broker.cluster)
         address = await self._bind(http_address)
@@ -114,7 +117,7 @@ class Broker:
         registry = SchemaRegistry(storage, config.schemas, entropy)
         events = ChangeEvents()
         self._closing.push_async_callback(events.aclose)
-        policies = PolicyService(store, registry, events, config, resources.slices)
+        policies = PolicyService(resources.configuration, registry, events, config, resources.slices)
         parts = TopicParts(LogContext(client, store, entropy, TailCache(config.topic.tail_cache_bytes_max)), config)
         topics = Topics(parts, ownership, policies)
         self._closing.push_async_callback(topics.aclose)

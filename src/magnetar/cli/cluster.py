@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
 
 from magnetar.broker.resources.resources import Resources
-from magnetar.cli.open_store import Opened, Url, load_for_store, run_on_store
-from magnetar.cli.options import ConfigFile, Settings
+from magnetar.cli.open_store import Opened, Url, run_on_store
+from magnetar.cli.options import ConfigFile, Settings, load_for_short_command
 from magnetar.cli.output import AsJson, print_json, print_table
 from magnetar.metadata.bookkeeper.cluster import init_cluster
+from magnetar.metadata.open import open_configuration_store
 
 app = typer.Typer(no_args_is_help=True, help="Create the metadata of a cluster of brokers and bookies.")
 
@@ -32,6 +34,14 @@ def init(
         bool, typer.Option("--if-missing", help="Keep what exists already, instead of failing.")
     ] = False,
     metadata: Url = None,
+    configuration_metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--configuration-metadata",
+            metavar="URL",
+            help="URL of the metadata store that several clusters share. Default: metadata.configuration_url.",
+        ),
+    ] = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -39,15 +49,21 @@ def init(
     """Create the metadata of a new cluster: the layout of BookKeeper, the cluster's own entry under the name in
     broker.cluster, and the tenants and namespaces public/default and pulsar/system.
     """
-    loaded = load_for_store(metadata, config, settings)
+    given = {
+        "metadata.url": (metadata, "--metadata"),
+        "metadata.configuration_url": (configuration_metadata, "--configuration-metadata"),
+    }
+    loaded = load_for_short_command(config, settings, given)
 
     async def command(opened: Opened) -> None:
         made = await init_cluster(opened.store, opened.paths, opened.runtime.entropy, accept_existing=if_missing)
-        resources = Resources(opened.store, loaded.broker)
-        try:
+        async with contextlib.AsyncExitStack() as closing:
+            configuration = await open_configuration_store(loaded, opened.runtime)
+            if configuration is not None:
+                await closing.enter_async_context(configuration)
+            resources = Resources(opened.store, loaded.broker, configuration)
+            closing.push_async_callback(resources.aclose)
             await resources.bootstrap(service_url=web_service_url, broker_service_url=broker_service_url)
-        finally:
-            await resources.aclose()
         _print({"cluster": loaded.broker.cluster, "root": made.root, "instance_id": str(made.instance_id)}, as_json)
 
     run_on_store(command, loaded, creates=True)

@@ -44,7 +44,7 @@ from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.metadata.bookkeeper.cluster import init_cluster, read_cluster
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.metadata.open import open_store
+from magnetar.metadata.open import open_configuration_store, open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.collector import expect_long_life
 from magnetar.runtime.descriptors import raise_limit
@@ -219,6 +219,9 @@ async def serve(
     runtime, metrics = SystemRuntime(), Metrics()
     async with contextlib.AsyncExitStack() as closing:
         store = await closing.enter_async_context(await open_store(config, runtime, metrics))
+        configuration = await open_configuration_store(config, runtime)
+        if configuration is not None:
+            await closing.enter_async_context(configuration)
         bookie = await _open_bookie(config, runtime, store, metrics, closing) if has_bookie else None
         if bookie is None:
             await read_cluster(store, BookKeeperPaths(config.metadata.ledgers_root))
@@ -239,6 +242,7 @@ async def serve(
             front_ends=[front_end],
             http_address=http_address,
             ownership=ownership,
+            configuration=configuration,
         )
         closing.push_async_callback(_shielded(lambda: _close_broker(broker.aclose, bookie)))
         health.broker = broker

@@ -108,8 +108,8 @@ _ABSOLUTE_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[^/\x00-\x1f\x7f]+)+")
 class MetadataConfig:
     """The metadata store that the nodes of a cluster share.
 
-    All nodes of a cluster must have the same `url` (the order of its servers does not matter), `ledgers_root` and
-    `value_bytes_max`. The other values may differ between processes. Changes need a restart.
+    All nodes of a cluster must have the same `url` and `configuration_url` (the order of servers does not matter),
+    `ledgers_root` and `value_bytes_max`. The other values may differ between processes. Changes need a restart.
     """
 
     url: str = knob(
@@ -118,6 +118,12 @@ class MetadataConfig:
         bookkeeper="metadataServiceUri",
         pulsar="metadataStoreUrl",
         kafka="zookeeper.connect",
+    )
+    configuration_url: str = knob(
+        "",
+        "URL of the metadata store that has clusters, tenants, namespaces and partitioned topics, if several clusters "
+        "share one. Empty: `url`.",
+        pulsar="configurationMetadataStoreUrl",
     )
     # Below 100 ms a pause of the garbage collector ends a session; above an hour a dead node is noticed too late.
     session_timeout_ms: int = knob(

@@ -7,6 +7,8 @@ Format:    memory:                        nothing is kept; a tree of this proces
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from magnetar.config.root import Config
 from magnetar.errors import ConfigError
 from magnetar.metadata.local import LocalServer, LocalStore
@@ -24,6 +26,17 @@ async def open_store(config: Config, runtime: Runtime, metrics: Metrics | None =
     if metrics is not None:
         store.observe(metrics)
     return store
+
+
+async def open_configuration_store(config: Config, runtime: Runtime) -> MetadataStore | None:
+    """Connects to the store that several clusters share; None if this cluster keeps its configuration by itself."""
+    metadata = config.metadata
+    if metadata.configuration_url in ("", metadata.url):
+        return None
+    try:
+        return await _open(replace(config, metadata=replace(metadata, url=metadata.configuration_url)), runtime)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("metadata.url", "metadata.configuration_url")) from None
 
 
 async def _open(config: Config, runtime: Runtime) -> MetadataStore:

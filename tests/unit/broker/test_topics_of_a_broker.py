@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.resources.documents import decode, encode
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
@@ -19,6 +20,7 @@ from magnetar.topic.log.log import TopicLog
 from magnetar.topic.position import Position
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.unit.broker.pulsar.broker_world import TIMEOUT_S, BrokerWorld, Talker, broker_world, message
+from tests.unit.broker.worlds import memory_store
 
 pytestmark = pytest.mark.virtual_time
 
@@ -236,6 +238,20 @@ async def test_a_change_of_a_namespaces_policies_reaches_the_topics_that_are_loa
         await service.resources.namespaces.update(
             NamespaceName.parse("public/default"), lambda policies: policies | {"max_producers_per_topic": 1}
         )
+        topic = await world.topic("t")
+        await until(lambda: topic.policies.producers_max == 1, "the policy arrives")
+        assert (await talker.producer("t", 2)).error.error == ServerError.ProducerBusy
+
+
+async def test_policies_of_namespaces_come_from_the_store_that_clusters_share_if_there_is_one() -> None:
+    async with memory_store() as shared, broker_world(configuration=shared) as world:
+        talker = await world.talker()
+        await talker.producer("t")
+        path = "/admin/policies/public/default"
+        assert await world.cluster.store.get(path) is None
+        node = await shared.get(path)
+        assert node is not None
+        await shared.put(path, encode(decode(path, node.value) | {"max_producers_per_topic": 1}), node.version)
         topic = await world.topic("t")
         await until(lambda: topic.policies.producers_max == 1, "the policy arrives")
         assert (await talker.producer("t", 2)).error.error == ServerError.ProducerBusy

@@ -87,6 +87,17 @@ def test_a_cluster_of_brokers_is_made_once(command: Command, url: str) -> None:
     assert init("--if-missing").returncode == 0
 
 
+def test_a_cluster_shares_its_configuration_with_others_in_a_store_of_its_own(
+    command: Command, url: str, tmp_path: Path
+) -> None:
+    shared = f"sqlite:{tmp_path / 'shared.db'}"
+    urls = ("--web-service-url", "http://b:8080", "--broker-service-url", "pulsar://b:6650")
+    assert run_magnetar("cluster", "init", *urls, "--metadata", url, "--configuration-metadata", shared).returncode == 0
+    assert command("get", "/ledgers/LAYOUT").returncode == 0
+    assert command("get", "/admin/clusters/standalone").returncode != 0
+    assert run_magnetar("metadata", "get", "/admin/clusters/standalone", "--metadata", shared).returncode == 0
+
+
 @pytest.mark.usefixtures("cluster")
 def test_ls_lists_children_for_people_and_for_programs(command: Command) -> None:
     names = [row["name"] for row in document(command("ls", "/ledgers", "--json"))]

@@ -176,7 +176,7 @@ async def internal_configuration(call: Call) -> dict[str, str]:
     metadata = call.service.config.metadata
     return {
         "metadataStoreUrl": metadata.url,
-        "configurationMetadataStoreUrl": metadata.url,
+        "configurationMetadataStoreUrl": metadata.configuration_url or metadata.url,
         "ledgersRootPath": metadata.ledgers_root,
     }
 

@@ -52,10 +52,12 @@ def new_tenant(allowed_clusters: Iterable[str], admin_roles: Iterable[str] = ())
 
 
 class Tenants(NamedDocuments[str]):
-    def __init__(self, documents: Documents, *, tenants_max: int) -> None:
+    def __init__(self, documents: Documents, local: Documents, *, tenants_max: int) -> None:
+        """`local` are those of this cluster alone."""
         super().__init__(
             documents, lambda name: paths.tenant(check_entity(name, "tenant")), lambda name: f"tenant {name!r}"
         )
+        self._local = local
         self._tenants_max = tenants_max
 
     async def names(self) -> list[str]:
@@ -74,8 +76,9 @@ class Tenants(NamedDocuments[str]):
         if namespaces := await self._documents.children(self._path(name)):
             raise ResourceInUseError(f"tenant {name!r} has namespaces, {namespaces[0]!r} among them: delete them first")
         await super().delete(name)
-        for root in (paths.LOCAL_POLICIES, paths.PARTITIONED_TOPICS, paths.OWNERSHIP, paths.MANAGED_LEDGERS):
-            await delete_tree(self._documents.store, f"{root}/{name}")  # Empty parents: its namespaces are deleted.
+        await delete_tree(self._documents.store, f"{paths.PARTITIONED_TOPICS}/{name}")
+        for root in (paths.LOCAL_POLICIES, paths.OWNERSHIP, paths.MANAGED_LEDGERS):
+            await delete_tree(self._local.store, f"{root}/{name}")  # Empty parents: its namespaces are deleted.
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------
@@ -112,8 +115,10 @@ def new_policies(clusters: Iterable[str], bundles: Bundles) -> Document:
 class Namespaces(NamedDocuments[NamespaceName]):
     """One that is being deleted exists."""
 
-    def __init__(self, documents: Documents, *, namespaces_per_tenant_max: int) -> None:
+    def __init__(self, documents: Documents, local: Documents, *, namespaces_per_tenant_max: int) -> None:
+        """`local` are those of this cluster alone."""
         super().__init__(documents, paths.namespace, lambda name: f"namespace {name}")
+        self._local = local
         self._per_tenant_max = namespaces_per_tenant_max
 
     async def names(self, tenant: str) -> list[NamespaceName]:
@@ -145,23 +150,23 @@ class Namespaces(NamedDocuments[NamespaceName]):
 
     async def delete(self, name: NamespaceName) -> None:
         """Deletes what is left of a namespace after its topics. Missing nodes are no error."""
-        store = self._documents.store
-        for root in (paths.PARTITIONED_TOPICS, paths.MANAGED_LEDGERS, schemas.ROOT, paths.OWNERSHIP):
-            await delete_tree(store, f"{root}/{name}")
-        for path in (paths.local_policies(name), paths.namespace(name)):
+        await delete_tree(self._documents.store, f"{paths.PARTITIONED_TOPICS}/{name}")
+        for root in (paths.MANAGED_LEDGERS, schemas.ROOT, paths.OWNERSHIP):
+            await delete_tree(self._local.store, f"{root}/{name}")
+        for documents, path in ((self._local, paths.local_policies(name)), (self._documents, paths.namespace(name))):
             try:
-                await self._documents.delete(path)
+                await documents.delete(path)
             except NoNodeError:
                 continue
 
     async def local_policies(self, name: NamespaceName) -> Document:
         """Returns the local policies, and makes them from the policies if they are missing."""
-        found = await self._documents.read(paths.local_policies(name))
+        found = await self._local.read(paths.local_policies(name))
         return found if found is not None else await self.update_local(name, lambda policies: policies)
 
     async def update_local(self, name: NamespaceName, decide: Decision) -> Document:
         policies = await self.policies(name)
-        return await self._documents.update_or_create(paths.local_policies(name), _local(policies, decide))
+        return await self._local.update_or_create(paths.local_policies(name), _local(policies, decide))
 
     async def anti_affinity_group(self, name: NamespaceName) -> str | None:
         return (await self.local_policies(name)).get("namespaceAntiAffinityGroup") or None

@@ -218,14 +218,16 @@ class BrokerWorld:
         store: MetadataStore | None = None,
         http_address: str = "127.0.0.1:8080",
         ownership: Callable[[OwnershipContext], Ownership] = SoleOwnership,
+        configuration: MetadataStore | None = None,
     ) -> None:
-        """Without a store, its session is the clients'."""
+        """Without a store, its session is the clients'. `configuration` is the store that clusters share, if any."""
         self.cluster = cluster
         self.config = config
         self.broker: Broker
         self._store = store or cluster.store
         self._http_address = http_address
         self._ownership = ownership
+        self._configuration = configuration
 
     async def start(self) -> None:
         self._client = LedgerClient(self._store, self.config, self.cluster.runtime, local=self.cluster.local)
@@ -240,6 +242,7 @@ class BrokerWorld:
             front_ends=[self.front_end],
             http_address=self._http_address,
             ownership=self._ownership,
+            configuration=self._configuration,
         )
 
     async def stop(self) -> None:
@@ -268,7 +271,7 @@ class BrokerWorld:
 
 
 @contextlib.asynccontextmanager
-async def broker_world(**sections: Any) -> AsyncIterator[BrokerWorld]:
+async def broker_world(*, configuration: MetadataStore | None = None, **sections: Any) -> AsyncIterator[BrokerWorld]:
     """A section that is given replaces the one here."""
     config = small_config(
         **{
@@ -279,7 +282,7 @@ async def broker_world(**sections: Any) -> AsyncIterator[BrokerWorld]:
         }
     )
     async with new_cluster(1, config=config) as cluster:
-        world = BrokerWorld(cluster, dataclasses.replace(config))
+        world = BrokerWorld(cluster, dataclasses.replace(config), configuration=configuration)
         await world.start()
         try:
             yield world

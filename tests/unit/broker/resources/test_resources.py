@@ -121,6 +121,48 @@ async def test_bootstrap_of_a_new_store_is_one_transaction(monkeypatch: pytest.M
         await resources.aclose()
 
 
+# --- two stores -------------------------------------------------------------------------------------------------------
+
+
+async def test_configuration_that_clusters_share_is_kept_apart_from_what_is_local_to_each() -> None:
+    async with memory_store() as shared, memory_store() as one, memory_store() as two:
+        clusters = [Resources(local, BrokerConfig(cluster=name), shared) for name, local in (("c1", one), ("c2", two))]
+        for resources in clusters:
+            await resources.bootstrap()
+            await resources.namespaces.local_policies(NAMESPACE)
+        await clusters[0].partitioned_topics.create(TOPIC, 2)
+        await clusters[0].namespaces.update(NAMESPACE, lambda policies: policies | {"x": 1})
+        assert await clusters[1].clusters.names() == ["c1", "c2"]
+        assert (await clusters[1].namespaces.policies(NAMESPACE))["x"] == 1
+        found = await clusters[1].partitioned_topics.get_fresh(TOPIC)
+        assert found is not None
+        assert found.partitions == 2
+        assert await shared.children("/") == ["admin"]
+        assert sorted(await shared.children("/admin")) == ["clusters", "partitioned-topics", "policies"]
+        for local in (one, two):
+            assert await local.children("/admin") == ["local-policies"]
+            assert await value_of(local, "/bookies") == b"{}"
+        for resources in clusters:
+            await resources.aclose()
+
+
+async def test_a_deleted_namespace_leaves_nothing_in_either_of_two_stores() -> None:
+    async with memory_store() as shared, memory_store() as local:
+        resources = Resources(local, BrokerConfig(), shared)
+        await resources.bootstrap()
+        await resources.tenants.create("t", new_tenant(["standalone"]))
+        name = NamespaceName("t", "n")
+        await resources.namespaces.create(name, new_policies(["standalone"], Bundles.equal(1)))
+        await resources.namespaces.local_policies(name)
+        await resources.partitioned_topics.create(name.topic("p"), 2)
+        await resources.topics.create_if_absent(name.topic("p-partition-0"))
+        await resources.namespaces.delete(name)
+        await resources.tenants.delete("t")
+        paths = ("/admin/policies/t", "/admin/local-policies/t", "/admin/partitioned-topics/t", "/managed-ledgers/t")
+        assert [path for store in (shared, local) for path in paths if await store.get(path) is not None] == []
+        await resources.aclose()
+
+
 # --- tenants and clusters ---------------------------------------------------------------------------------------------
 
 
