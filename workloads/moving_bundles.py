@@ -8,6 +8,7 @@ Failure: an unload that is refused because the bundle moves for another reason i
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -16,12 +17,15 @@ from contextlib import contextmanager
 from typing import Any, Final, Self
 from urllib.error import HTTPError
 
+from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.errors import ProcessFailedError
+from magnetar.names import TopicName
 from workloads.admin_http import ask
 
 _PASSING: Final = (404, 409, 412, 503)
 """The bundle was split, is being unloaded, or has no owner any more."""
 _END_TIMEOUT_S: Final = 60.0
+_LAG_S: Final = 5.0
 
 
 class MovingBundles:
@@ -29,20 +33,24 @@ class MovingBundles:
 
     def __init__(self, admin_urls: Sequence[str], seed: int, *, every_s: float = 1.0) -> None:
         self.seed = seed
-        self.begun = 0
         self.unloads = 0
         self.refused = 0
         self.failures: list[str] = []
         self._admin_urls = admin_urls
         self._every_s = every_s
         self._random = random.Random(seed)
+        self._moved_s: dict[NamespaceBundle, float] = {}
+        """When each bundle was moved last; infinite while it moves."""
         self._ends = threading.Event()
         self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="moving-bundles", daemon=True)
 
-    def begun_now(self) -> int:
-        """Returns how many unloads have begun."""
-        return self.begun
+    def has_moved(self, topic: str, since_s: float) -> bool:
+        """Whether the topic's bundle has been unloaded since then, by `time.monotonic`, or shortly before: clients
+        learn of it a little later."""
+        name = TopicName.parse(topic)
+        moves = list(self._moved_s.items())
+        return any(name in bundle and moved_s >= since_s - _LAG_S for bundle, moved_s in moves)
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -73,11 +81,15 @@ class MovingBundles:
 
     def _unload_one(self) -> None:
         bundles = sorted(self._owned())
-        if bundles:
-            asked = self._random.choice(self._admin_urls)
-            self.begun += 1
-            ask(asked, "PUT", f"/admin/v2/namespaces/{self._random.choice(bundles)}/unload")
-            self.unloads += 1
+        if not bundles:
+            return
+        asked, bundle = self._random.choice(self._admin_urls), self._random.choice(bundles)
+        self._moved_s[NamespaceBundle.parse(bundle)] = math.inf
+        try:
+            ask(asked, "PUT", f"/admin/v2/namespaces/{bundle}/unload")
+        finally:
+            self._moved_s[NamespaceBundle.parse(bundle)] = time.monotonic()
+        self.unloads += 1
 
     def _owned(self) -> set[str]:
         asked = self._admin_urls[0]

@@ -137,14 +137,14 @@ def quiet_owner(request: pytest.FixtureRequest) -> Iterator[None]:
 def client(server: Server) -> Iterator[pulsar.Client]:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(server.url, logger=quiet, operation_timeout_seconds=20)
-    yield client if server.moving is None else moving_clients.Client(client, server.moving.begun_now)
+    yield client if server.moving is None else moving_clients.Client(client, server.moving.has_moved)
     client.close()
 
 
 @pytest.fixture
 async def async_client(server: Server) -> AsyncIterator[pulsar.asyncio.Client]:
     client = new_client(server.url)
-    yield client if server.moving is None else moving_clients.AsyncClient(client, server.moving.begun_now)
+    yield client if server.moving is None else moving_clients.AsyncClient(client, server.moving.has_moved)
     await client.close()
 
 

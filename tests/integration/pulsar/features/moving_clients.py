@@ -4,42 +4,46 @@ A consumer whose topic moves gets again what it has not acknowledged, and also w
 acknowledgement was on the way. Both are what Pulsar promises, and no test of other things can assert their absence.
 Everything else that comes again fails a test as usual.
 
-Invariant: A message is skipped only if a bundle was unloaded after it was received before; only if the same consumer
+Invariant: A message is skipped only if its bundle was unloaded after it was received before; only if the same consumer
            received it, or a consumer of its subscription acknowledged it; and not if the test asked for it again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pulsar
 import pulsar.asyncio
 
+HasMoved: TypeAlias = Callable[[str, float], bool]
+"""Whether a topic has moved since a time of `time.monotonic`."""
+
 
 class Seen:
-    """What the consumers of one subscription have received and acknowledged: message id → unloads until then."""
+    """What the consumers of one subscription have acknowledged: message → when."""
 
-    def __init__(self, unloads: Callable[[], int]) -> None:
-        self._unloads = unloads
-        self._acknowledged: dict[str, int] = {}
+    def __init__(self, has_moved: HasMoved) -> None:
+        self._has_moved = has_moved
+        self._acknowledged_s: dict[str, float] = {}
 
-    def is_again(self, message: pulsar.Message, received: dict[str, int]) -> bool:
-        """`received` is what the same consumer has received, to which the message is added."""
-        name, now = _name_of(message), self._unloads()
-        before = [each[name] for each in (received, self._acknowledged) if name in each]
-        received[name] = now
-        return any(unloads < now for unloads in before)
+    def is_again(self, message: pulsar.Message, received_s: dict[str, float]) -> bool:
+        """`received_s` is what the same consumer has received, to which the message is added."""
+        name = _name_of(message)
+        before = [each[name] for each in (received_s, self._acknowledged_s) if name in each]
+        received_s[name] = time.monotonic()
+        return any(self._has_moved(message.topic_name(), before_s) for before_s in before)
 
     def is_acknowledged(self, message: pulsar.Message) -> bool:
-        return _name_of(message) in self._acknowledged
+        return _name_of(message) in self._acknowledged_s
 
     def acknowledge(self, message: pulsar.Message | pulsar.MessageId) -> None:
         if isinstance(message, pulsar.Message):
-            self._acknowledged[_name_of(message)] = self._unloads()
+            self._acknowledged_s[_name_of(message)] = time.monotonic()
 
     def forget(self) -> None:
-        self._acknowledged.clear()
+        self._acknowledged_s.clear()
 
 
 def _name_of(message: pulsar.Message) -> str:
@@ -52,21 +56,21 @@ class _Consumer:
     def __init__(self, consumer: Any, seen: Seen) -> None:
         self._consumer = consumer
         self._seen = seen
-        self._received: dict[str, int] = {}
+        self._received_s: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
 
     def negative_acknowledge(self, message: pulsar.Message) -> Any:
-        self._received.pop(_name_of(message), None)
+        self._received_s.pop(_name_of(message), None)
         return self._consumer.negative_acknowledge(message)
 
     def redeliver_unacknowledged_messages(self) -> Any:
-        self._received.clear()
+        self._received_s.clear()
         return self._consumer.redeliver_unacknowledged_messages()
 
     def seek(self, to: Any) -> Any:
-        self._received.clear()
+        self._received_s.clear()
         self._seen.forget()
         return self._consumer.seek(to)
 
@@ -83,37 +87,37 @@ class Consumer(_Consumer):
     def receive(self, *arguments: Any) -> pulsar.Message:
         while True:
             message = self._consumer.receive(*arguments)
-            if not self._seen.is_again(message, self._received):
+            if not self._seen.is_again(message, self._received_s):
                 return message
             if self._seen.is_acknowledged(message):
                 self._consumer.acknowledge(message)
 
     def batch_receive(self) -> list[pulsar.Message]:
         found = self._consumer.batch_receive()
-        return [message for message in found if not self._seen.is_again(message, self._received)]
+        return [message for message in found if not self._seen.is_again(message, self._received_s)]
 
 
 class AsyncConsumer(_Consumer):
     async def receive(self) -> pulsar.Message:
         while True:
             message = await self._consumer.receive()
-            if not self._seen.is_again(message, self._received):
+            if not self._seen.is_again(message, self._received_s):
                 return message
             if self._seen.is_acknowledged(message):
                 await self._consumer.acknowledge(message)
 
 
 class _Client:
-    def __init__(self, client: Any, unloads: Callable[[], int]) -> None:
+    def __init__(self, client: Any, has_moved: HasMoved) -> None:
         self._client = client
-        self._unloads = unloads
+        self._has_moved = has_moved
         self._seen: dict[tuple[str, str], Seen] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def _seen_by(self, topic: Any, subscription: str) -> Seen:
-        return self._seen.setdefault((str(topic), subscription), Seen(self._unloads))
+        return self._seen.setdefault((str(topic), subscription), Seen(self._has_moved))
 
 
 class Client(_Client):
