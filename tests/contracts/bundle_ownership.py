@@ -49,6 +49,25 @@ class BundleOwnershipContract:
         assert not await has_owner(b.store, half)
         assert await b.acquire() == half
 
+    async def test_halves_are_merged_and_the_whole_is_owned_at_once(self, world: OwnershipWorld) -> None:
+        a, b = world["a"], world["b"]
+        whole = await a.acquire()
+        await a.ownership.split(whole)
+        first, second = sorted(a.ownership.owned(), key=lambda each: each.bundle.first)
+        await a.ownership.merge(first)
+        assert a.owns()
+        assert list(a.ownership.owned()) == [whole]
+        assert not a.lost
+        assert await has_owner(b.store, whole)
+        assert not await has_owner(b.store, first)
+        assert not await has_owner(b.store, second)
+
+        async def b_knows() -> bool:
+            return await b.ownership.bundle_of(TOPIC) == whole
+
+        await until(b_knows, "the other broker knows the whole")
+        assert (await b.owner_of()).address.broker_id == id_of("a")
+
     @pytest.mark.parametrize("done", [True, False])
     async def test_changes_whose_answers_are_lost_are_finished(self, world: OwnershipWorld, done: bool) -> None:
         a = world["a"]
@@ -56,6 +75,9 @@ class BundleOwnershipContract:
         await _losing_transactions(world, a.store, done)
         await a.acquire()
         await _losing_transactions(world, a.store, done)
+        await a.ownership.split(bundle)
+        await _losing_transactions(world, a.store, done)
+        await a.ownership.merge(min(a.ownership.owned(), key=lambda each: each.bundle.first))
         await a.ownership.split(bundle)
         half = await a.ownership.bundle_of(TOPIC)
         assert a.owns()

@@ -89,6 +89,8 @@ class Acquired(enum.StrEnum):
     """It had to choose a broker, and chose itself."""
     SPLIT = "split"
     """It owned the larger bundle that was split."""
+    MERGED = "merged"
+    """It owned the two bundles that were merged."""
     FOUND = "found"
     """The node was its own already: an earlier change was not finished, or not answered."""
     AGAIN = "again"
@@ -179,6 +181,10 @@ class Ownership(ABC):
     @abstractmethod
     async def split(self, bundle: NamespaceBundle, at: int | None = None) -> None:
         """Divides a bundle that is served here, at this hash or in the middle. Its topics stay loaded."""
+
+    async def merge(self, bundle: NamespaceBundle) -> None:
+        """Makes a bundle and the next one of its namespace one, if both are served here. Their topics stay loaded."""
+        raise NotAllowedError(f"bundle {bundle} is not merged: this broker is alone")
 
 
 class SoleOwnership(Ownership):

@@ -89,6 +89,11 @@ class BalanceConfig:
         "Split bundles that exceed one of the four `bundle_..._max` limits.",
         pulsar="loadBalancerAutoBundleSplitEnabled",
     )
+    merging: bool = knob(
+        True,
+        "Merge neighbouring bundles of one broker that have little load, until a namespace has as many bundles as it "
+        "was created with. Brokers of Apache cannot do that: while one is alive, no bundles are merged.",
+    )
     bundle_topics_max: int = knob(
         1_000,
         "Number of topics beyond which a bundle is split.",

@@ -210,6 +210,12 @@ async def split_bundle(call: Call) -> None:
                 await call.service.ownership.unload(half)
 
 
+async def merge_bundle(call: Call) -> None:
+    bundle = await _bundle_of(call)
+    await _require_bundle_here(call, bundle)
+    await call.service.ownership.merge(bundle)
+
+
 async def _median(call: Call, bundle: NamespaceBundle) -> int:
     """Returns the hash that has as many of the bundle's topics before it as from it on."""
     hashes = sorted(topic.bundle_hash for topic in (await _persistent_by_bundle(call)).get(bundle, []))
@@ -370,6 +376,13 @@ ROUTES = [
             Query("splitAlgorithmName", f"{_IN_THE_MIDDLE} or {_AT_THE_MEDIAN}", "string"),
             _AUTHORITATIVE,
         ),
+    ),
+    Route(
+        "PUT",
+        "/admin/v2/magnetar/bundles/{tenant}/{namespace}/{bundle}/merge",
+        "Merge a bundle with the next one, if the broker serves both",
+        merge_bundle,
+        query=(_AUTHORITATIVE,),
     ),
     Route("POST", f"{_ONE}/clearBacklog", "Clear the backlog of all subscriptions", clear_backlog),
     Route("POST", f"{_ONE}/clearBacklog/{{subscription}}", "Clear a subscription's backlog everywhere", clear_backlog),

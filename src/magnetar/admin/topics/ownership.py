@@ -29,6 +29,7 @@ _TEXTS: Final = {
     Acquired.CHOSEN: "another broker had chosen it",
     Acquired.CHOSEN_HERE: "it had to choose a broker, and chose itself",
     Acquired.SPLIT: "it owned the larger bundle, which was split",
+    Acquired.MERGED: "it owned the two bundles that were merged",
     Acquired.FOUND: "the record was its own already, because an earlier change was not finished or not answered",
     Acquired.AGAIN: "its record was missing, because its session had expired or a client had deleted it, and no other "
     "broker had taken the bundle",

@@ -1,4 +1,4 @@
-"""Commands of the leader to other brokers: unload a bundle, split a bundle.
+"""Commands of the leader to other brokers: unload a bundle, split it, or merge it.
 
 They are requests to the other broker's admin interface, as Pulsar's leader makes them, so both kinds of brokers take
 them. A broker of Apache sends an unload that names a destination back to the leader; so it is named only to brokers of
@@ -27,6 +27,9 @@ class BrokerCommands(Protocol):
     async def split(self, broker: BrokerAddress, bundle: NamespaceBundle) -> None:
         """Returns when the bundle is divided in two, both owned by the broker."""
 
+    async def merge(self, broker: BrokerAddress, bundle: NamespaceBundle) -> None:
+        """Returns when the bundle and the next one are one, owned by the broker. Brokers of Apache cannot do it."""
+
 
 class AdminCommands:
     """Commands over HTTP."""
@@ -36,11 +39,14 @@ class AdminCommands:
 
     async def unload(self, broker: BrokerAddress, bundle: NamespaceBundle, destination: str | None) -> None:
         query: dict[str, object] | None = None if destination is None else {"destinationBroker": destination}
-        await self._put(broker, f"{bundle}/unload", query)
+        await self._put(broker, f"namespaces/{bundle}/unload", query)
 
     async def split(self, broker: BrokerAddress, bundle: NamespaceBundle) -> None:
-        await self._put(broker, f"{bundle}/split", {"unload": False})
+        await self._put(broker, f"namespaces/{bundle}/split", {"unload": False})
 
-    async def _put(self, broker: BrokerAddress, path: str, query: dict[str, object] | None) -> None:
+    async def merge(self, broker: BrokerAddress, bundle: NamespaceBundle) -> None:
+        await self._put(broker, f"magnetar/bundles/{bundle}/merge")
+
+    async def _put(self, broker: BrokerAddress, path: str, query: dict[str, object] | None = None) -> None:
         async with HttpClient(broker.http_url, self._random, connections_max=1) as http:
-            succeeded(await http.request("PUT", f"/admin/v2/namespaces/{path}", query, timeout_s=_SECONDS_MAX))
+            succeeded(await http.request("PUT", f"/admin/v2/{path}", query, timeout_s=_SECONDS_MAX))

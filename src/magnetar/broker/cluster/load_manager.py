@@ -1,7 +1,8 @@
-"""LoadManager: reports the load of this broker; as the leader it assigns bundles, moves them and splits them.
+"""LoadManager: reports the load of this broker; as the leader it assigns, moves, splits and merges bundles.
 
 Purpose:   `choose` answers the lookups for a bundle without an owner. In its rounds the leader compares the loads of
-           all brokers, and has bundles moved and split by their owners. placement.py decides, and this module does.
+           all brokers, and has bundles moved, split and merged by their owners. placement.py decides, and this module
+           does.
 Order:     It starts so: register → take part in the election. It ends in the opposite order, and `withdraw` does that
            before the bundles are handed over, so that none of them comes back.
 Invariant: A bundle that was promised to a broker is promised to the same one, until the broker reports it or the time
@@ -34,6 +35,7 @@ from magnetar.broker.cluster.placement import (
     BrokerLoad,
     BundleLoad,
     Change,
+    Merge,
     Move,
     Split,
     choose,
@@ -97,6 +99,9 @@ class BundleHost(Protocol):
 
     async def split(self, bundle: NamespaceBundle) -> None:
         """Returns when the bundle is divided in two."""
+
+    async def merge(self, bundle: NamespaceBundle) -> None:
+        """Returns when the bundle and the next one of its namespace are one."""
 
 
 class Traffic(Protocol):
@@ -426,8 +431,11 @@ class LoadManager:
         def allowed(bundle: NamespaceBundle) -> list[str]:
             return rules.candidates(str(bundle.namespace), candidates, serves)
 
+        at_first = await self._divisions_at_first(divided) if self._config.merging else {}
+
         def counts(namespace: NamespaceName) -> tuple[int, int]:
-            return len(divided[namespace]), len(divided[namespace])
+            now = len(divided[namespace])
+            return now, at_first.get(namespace, now)
 
         def is_misplaced(bundle: NamespaceBundle, owner: str) -> bool:
             namespace = str(bundle.namespace)
@@ -458,6 +466,19 @@ class LoadManager:
                 log.info("a namespace is not balanced", extra={"namespace": str(namespace), "why": str(error)})
         return found
 
+    async def _divisions_at_first(self, namespaces: Iterable[NamespaceName]) -> dict[NamespaceName, int]:
+        """Returns the number of bundles that each namespace was created with; none while a broker of Apache is alive,
+        which could own bundles that are merged, and does not expect that."""
+        if not all(report.is_ours for report in self.members.brokers.values()):
+            return {}
+        found: dict[NamespaceName, int] = {}
+        for namespace in namespaces:
+            try:
+                found[namespace] = len(Bundles.from_json((await self._namespaces.policies(namespace)).get("bundles")))
+            except (ResourceMissingError, MalformedMetadataError):
+                continue  # It is being deleted, or was not divided when it was created.
+        return found
+
     async def _do(self, change: Change) -> bool:
         try:
             if isinstance(change, Move):
@@ -465,13 +486,13 @@ class LoadManager:
             elif isinstance(change, Split):
                 await self._split(change)
             else:
-                raise AssertionError("no merges are asked for: see limits_of")
+                await self._merge(change)
         except MagnetarError as error:
             self._promises.pop(change.bundle, None)
             if isinstance(change, Move):
                 self._decisions.forget(change.bundle)
             extra = {"bundle": str(change.bundle), "why": str(error)}
-            log.warning("a bundle could not be moved or split", extra=extra)
+            log.warning("a bundle could not be moved, split or merged", extra=extra)
             return False
         return True
 
@@ -506,6 +527,16 @@ class LoadManager:
             await self._commands.split(self._require_alive(split.owner).address, split.bundle)
         self._data.forget(str(split.bundle))
 
+    async def _merge(self, merge: Merge) -> None:
+        log.info("a bundle is merged with the next one", extra={"bundle": str(merge.bundle)})
+        if merge.owner == self._address.broker_id:
+            assert self._host is not None
+            await self._host.merge(merge.bundle)
+        else:
+            await self._commands.merge(self._require_alive(merge.owner).address, merge.bundle)
+        for part in (merge.bundle, merge.next):
+            self._data.forget(str(part))
+
     def _require_alive(self, broker: str) -> BrokerReport:
         report = self.members.brokers.get(broker)
         if report is None:
@@ -514,7 +545,6 @@ class LoadManager:
 
 
 def limits_of(config: BalanceConfig) -> BalanceLimits:
-    """Bundles are never merged: Pulsar's brokers cannot do that, and any broker may own them."""
     return BalanceLimits(
         excess_begin=config.excess_begin_percent * _SHARE,
         excess_end=config.excess_end_percent * _SHARE,
@@ -527,7 +557,7 @@ def limits_of(config: BalanceConfig) -> BalanceLimits:
         bundles_max=config.namespace_bundles_max,
         splits=config.splitting,
         moves=config.shedding,
-        merges=False,
+        merges=config.merging,
     )
 
 

@@ -2,9 +2,9 @@
 
 Purpose:   Lookups read a bundle's node. A bundle without one gets an owner: the leader chooses a broker, lookups are
            directed to that one, and it creates the node.
-Order:     To acquire a bundle is one transaction: the namespace is still divided so, and no node exists. A split is one
-           as well. To pass a bundle on, its topics are served no more, the node is marked as disabled, the topics are
-           closed, and the node is deleted.
+Order:     To acquire a bundle is one transaction: the namespace is still divided so, and no node exists. A split or a
+           merge is one as well. To pass a bundle on, its topics are served no more, the node is marked as disabled, the
+           topics are closed, and the node is deleted.
 Invariant: `owns` is true only between the creation of the node and its end, as far as this session knows. A broker that
            knows too little does not decide: a new session, or a node that another client deleted, makes the bundle
            unknown until its node was read again (`_verify`). Topics that are loaded stay meanwhile: their logs are
@@ -501,6 +501,49 @@ class BundleOwnership(Ownership):
             Put(paths.local_policies(bundle.namespace), divided, version),
             Delete(path, node.version),
             *(Create(owner_path(half), self._value, CreateMode.EPHEMERAL) for half in _halves(bundle, at)),
+        )
+        return session_id
+
+    # --- merging ------------------------------------------------------------------------------------------------------
+
+    async def merge(self, bundle: NamespaceBundle) -> None:
+        """As a split, in one transaction. Both nodes are this broker's, and so is the new one."""
+        whole_of = (await self._namespaces.bundles(bundle.namespace)).merge(bundle.bundle).of_hash(bundle.bundle.first)
+        following = NamespaceBundle(bundle.namespace, Bundle(bundle.bundle.last, whole_of.last))
+        whole, parts = NamespaceBundle(bundle.namespace, whole_of), (bundle, following)
+        held = [self._require_held(part) for part in parts]
+        async with self._lock(bundle), self._lock(following), self._lock(whole):
+            if not all(self._held.get(each.bundle) is each and self._is_certain(each) for each in held):
+                raise ServiceNotReadyError(f"bundle {bundle} or the next one is being changed: try again")
+            session_id = await self._change(partial(self._try_merge, whole, parts), lost_race=BadVersionError)
+            for part in parts:
+                del self._held[part]
+            self._hold(whole, session_id, Acquired.MERGED)
+        for each in (*parts, whole):
+            self._cache.drop(owner_path(each))
+        self._cache.drop(paths.local_policies(bundle.namespace))
+        log.info("bundles were merged", extra={"bundle": str(whole)})
+
+    async def _try_merge(
+        self, whole: NamespaceBundle, parts: tuple[NamespaceBundle, NamespaceBundle], must_look: bool
+    ) -> int:
+        """Returns the session of the new node."""
+        session_id = self._store.session.id
+        document, version = await self._local_policies(whole)
+        bundles = Bundles.from_json(document.get("bundles"))
+        if must_look and bundles.of_hash(whole.bundle.first) == whole.bundle:
+            return session_id  # The earlier attempt was done. Its node is verified soon.
+        deletes = []
+        for part in parts:
+            node = await self._look(owner_path(part))
+            if node is None or node.owner != session_id:
+                raise ServiceNotReadyError(f"bundle {part} is not served by this broker any more: look it up again")
+            deletes.append(Delete(owner_path(part), node.version))
+        merged = encode(document | {"bundles": bundles.merge(parts[0].bundle).to_json()})
+        await self._transact(
+            Put(paths.local_policies(whole.namespace), merged, version),
+            *deletes,
+            Create(owner_path(whole), self._value, CreateMode.EPHEMERAL),
         )
         return session_id
 

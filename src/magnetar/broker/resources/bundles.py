@@ -114,6 +114,12 @@ class Bundles:
             raise InvalidPolicyError(f"{_text(at)} is not inside the bundle {bundle}")
         return type(self)(tuple(sorted((*self.boundaries, at))))
 
+    def merge(self, bundle: Bundle) -> Self:
+        """Returns bundles in which this one and the next one are one."""
+        if bundle not in self.all() or bundle.last == HASHES - 1:
+            raise InvalidPolicyError(f"{bundle} is not a bundle of this namespace that another one follows")
+        return type(self)(tuple(boundary for boundary in self.boundaries if boundary != bundle.last))
+
 
 def _are_right(boundaries: tuple[int, ...]) -> bool:
     is_whole = len(boundaries) >= 2 and boundaries[0] == 0 and boundaries[-1] == HASHES - 1

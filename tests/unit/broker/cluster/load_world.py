@@ -80,6 +80,18 @@ class Host:
                 self.bundles[name] = now_s
                 self._world.stats[name] = dataclasses.replace(stats, topics=stats.topics // 2)
 
+    async def merge(self, bundle: NamespaceBundle) -> None:
+        self._world.merges.append(bundle)
+
+        def decide(found: dict[str, Any]) -> dict[str, Any]:
+            return found | {"bundles": Bundles.from_json(found["bundles"]).merge(bundle.bundle).to_json()}
+
+        await self._world.resources.namespaces.update_local(bundle.namespace, decide)
+        whole = (await self._world.resources.namespaces.bundles(bundle.namespace)).of_hash(bundle.bundle.first)
+        for part in [each for each in self.bundles if each.bundle.first in whole]:
+            del self.bundles[part]
+        self.bundles[NamespaceBundle(bundle.namespace, whole)] = asyncio.get_running_loop().time()
+
     async def measure(self, bundles: Iterable[NamespaceBundle]) -> Mapping[NamespaceBundle, BundleStats]:
         if self.is_frozen:
             await asyncio.get_running_loop().create_future()
@@ -121,6 +133,7 @@ class LoadWorld:
         self.stats: dict[NamespaceBundle, BundleStats] = {}
         self.unloads: list[tuple[NamespaceBundle, str | None]] = []
         self.splits: list[NamespaceBundle] = []
+        self.merges: list[NamespaceBundle] = []
         self.resources = Resources(cluster.connect(), config.broker)
         self.is_deaf = False
         """Whether commands do not arrive."""
@@ -181,6 +194,9 @@ class LoadWorld:
 
     async def split(self, broker: BrokerAddress, bundle: NamespaceBundle) -> None:
         await self._host(broker).split(bundle)
+
+    async def merge(self, broker: BrokerAddress, bundle: NamespaceBundle) -> None:
+        await self._host(broker).merge(bundle)
 
 
 @asynccontextmanager

@@ -284,7 +284,7 @@ async def _one_topic_per_bundle(world: BrokersWorld) -> list[str]:
     return list(found.values())
 
 
-async def test_a_bundle_is_split_under_its_clients_and_its_halves_move_apart() -> None:
+async def test_a_bundle_is_split_and_merged_under_its_clients_and_its_halves_move_apart() -> None:
     async with brokers_world("a", "b") as world:
         whole = await world.own("a", TOPIC)
         talker = await talkers(world)
@@ -299,6 +299,14 @@ async def test_a_bundle_is_split_under_its_clients_and_its_halves_move_apart() -
         for number, _ in enumerate(inside):
             await talker["a"].published(number, 0, b"x")  # No producer was closed.
         assert len((await world.admins["b"].get(f"{NAMESPACE}/bundles")).json["boundaries"]) == 6
+        merge = f"/admin/v2/magnetar/bundles/public/default/{halves[0].bundle}/merge"
+        await world.admins["a"].done("PUT", merge)
+        assert list(world.ownership("a").owned()) == [whole]
+        why = (await world.admins["a"].get(f"/admin/v2/magnetar/bundles/public/default/{whole.bundle}")).json
+        assert why["acquired"]["how"] == "merged"
+        for number, _ in enumerate(inside):
+            await talker["a"].published(number, 1, b"x")
+        await world.admins["a"].done("PUT", f"{NAMESPACE}/{whole.bundle}/split")
         await world.admins["a"].done("PUT", f"{NAMESPACE}/{halves[1].bundle}/unload")
         for topic in inside:
             name = "b" if TopicName.parse(topic) in halves[1] else "a"

@@ -18,17 +18,19 @@ def broker(port: int) -> BrokerAddress:
     return BrokerAddress(f"{HOST}:{port}", f"http://{HOST}:{port}", {})
 
 
-async def test_commands_are_the_requests_of_pulsars_admin_interface() -> None:
+async def test_commands_are_requests_of_the_admin_interface() -> None:
     async with serving(Server(lambda _: DONE)) as server:
         commands = AdminCommands(Random(1))
         await commands.unload(broker(server.port), BUNDLE, "b2:8080")
         await commands.unload(broker(server.port), BUNDLE, None)
         await commands.split(broker(server.port), BUNDLE)
+        await commands.merge(broker(server.port), BUNDLE)
     path = "PUT /admin/v2/namespaces/public/default/0x00000000_0x40000000"
     assert server.heard == [
         f"{path}/unload?destinationBroker=b2%3A8080 HTTP/1.1",
         f"{path}/unload HTTP/1.1",
         f"{path}/split?unload=false HTTP/1.1",
+        "PUT /admin/v2/magnetar/bundles/public/default/0x00000000_0x40000000/merge HTTP/1.1",
     ]
 
 

@@ -319,6 +319,32 @@ async def test_a_bundle_beyond_a_limit_is_split_by_its_owner_and_not_again() -> 
         assert len(await world.bundles()) == 3
 
 
+async def test_idle_bundles_merge_until_there_are_as_many_as_at_first() -> None:
+    async with load_world(1, bundles=2) as world:
+        await world.own_all()
+        (broker,) = world.brokers.values()
+        for bundle in await world.bundles():
+            await broker.host.split(bundle)
+        assert len(await world.bundles()) == 4
+        await until(lambda: len(world.merges) == 2, "they are merged", seconds=3_600)
+        await asyncio.sleep(600)
+        assert (len(world.merges), len(await world.bundles())) == (2, 2)
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["beside Apache", "switched off"])
+async def test_no_bundles_merge_beside_a_broker_of_apache_or_where_that_is_switched_off(is_off: bool) -> None:
+    async with load_world(1, bundles=1, balance=dataclasses.replace(BALANCE, merging=not is_off)) as world:
+        await world.own_all()
+        (broker,) = world.brokers.values()
+        (bundle,) = await world.bundles()
+        await broker.host.split(bundle)
+        if not is_off:
+            value = golden.cluster()["broker new"].replace("b1", "apache").encode()
+            await world.cluster.connect().create(f"{BROKERS}/apache:8080", value, mode=CreateMode.EPHEMERAL)
+        await asyncio.sleep(1_800)
+        assert not world.merges
+
+
 async def test_nothing_is_moved_or_split_where_that_is_switched_off() -> None:
     balance = dataclasses.replace(BALANCE, shedding=False, splitting=False, bundle_topics_max=1)
     async with load_world(1, bundles=4, balance=balance) as world:

@@ -71,6 +71,21 @@ def test_split_divides_one_bundle_and_leaves_the_others() -> None:
         bundles.split(after.all()[1], 0x90000000)
 
 
+def test_merge_makes_one_bundle_of_two_and_leaves_the_others() -> None:
+    bundles = Bundles.equal(4)
+    after = bundles.merge(bundles.all()[1])
+    assert [str(bundle) for bundle in after.all()] == [
+        "0x00000000_0x40000000",
+        "0x40000000_0xc0000000",
+        "0xc0000000_0xffffffff",
+    ]
+    assert after.split(after.all()[1], 0x80000000) == bundles
+    with pytest.raises(InvalidPolicyError, match="another one follows"):
+        bundles.merge(bundles.all()[3])
+    with pytest.raises(InvalidPolicyError, match="not a bundle"):
+        bundles.merge(after.all()[1])
+
+
 @pytest.mark.parametrize("count", [0, -1, 10**9])
 def test_number_of_bundles_has_bounds(count: int) -> None:
     with pytest.raises(InvalidPolicyError):
