@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -159,6 +160,24 @@ def namespace(server: Server) -> str:
     name = f"public/n-{os.getpid()}-{next(_NUMBERS)}"
     server.admin("PUT", f"namespaces/{name}", {})
     return name
+
+
+def assert_refused(
+    server: Server, topic: str, attempt: Callable[[], Any], errors: type[Exception] | tuple[type[Exception], ...]
+) -> None:
+    """The attempt fails because of a client that is connected. Where bundles move, that one may be on its way to the
+    next owner: then the attempt is taken back, and made again."""
+    deadline = time.monotonic() + PATIENCE_MS / 1_000
+    while True:
+        began = time.monotonic()
+        try:
+            intruder = attempt()
+        except errors:
+            return
+        has_moved = server.moving is not None and server.moving.has_moved(topic, began)
+        assert has_moved, "the attempt was not refused"
+        assert began < deadline, "the attempt was not refused in time"
+        intruder.close()
 
 
 def texts(consumer: Any, count: int, *, acknowledge: bool = True) -> list[str]:

@@ -10,9 +10,10 @@ Invariant: A message is skipped only if its bundle was unloaded after it was rec
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
 
 import pulsar
 import pulsar.asyncio
@@ -69,21 +70,52 @@ class _Consumer:
         self._received_s.clear()
         return self._consumer.redeliver_unacknowledged_messages()
 
-    def seek(self, to: Any) -> Any:
-        self._received_s.clear()
-        self._seen.forget()
-        return self._consumer.seek(to)
-
-    def unsubscribe(self) -> Any:
-        self._seen.forget()
-        return self._consumer.unsubscribe()
-
     def acknowledge(self, message: Any) -> Any:
         self._seen.acknowledge(message)
         return self._consumer.acknowledge(message)
 
 
+_PATIENCE_S: Final = 20.0
+_PAUSE_S: Final = 0.05
+_UNCONNECTED: Final = (pulsar.Result.NotConnected, pulsar.Result.BrokerMetadataError)
+"""What the client answers while a consumer is on its way to the next owner; the last one if the former has answered."""
+
+
+def _again(ask: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except (pulsar.NotConnected, pulsar.BrokerMetadataError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+
+
+async def _again_async(ask: Callable[[], Awaitable[Any]]) -> Any:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except pulsar.asyncio.PulsarException as error:
+            if error.error() not in _UNCONNECTED or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+
+
 class Consumer(_Consumer):
+    def seek(self, to: Any) -> None:
+        self._received_s.clear()
+        self._seen.forget()
+        _again(lambda: self._consumer.seek(to))
+
+    def unsubscribe(self) -> None:
+        self._seen.forget()
+        _again(self._consumer.unsubscribe)
+
+    def get_last_message_id(self) -> Any:
+        return _again(self._consumer.get_last_message_id)
+
     def receive(self, *arguments: Any) -> pulsar.Message:
         while True:
             message = self._consumer.receive(*arguments)
@@ -98,6 +130,18 @@ class Consumer(_Consumer):
 
 
 class AsyncConsumer(_Consumer):
+    async def seek(self, to: Any) -> None:
+        self._received_s.clear()
+        self._seen.forget()
+        await _again_async(lambda: self._consumer.seek(to))
+
+    async def unsubscribe(self) -> None:
+        self._seen.forget()
+        await _again_async(self._consumer.unsubscribe)
+
+    async def get_last_message_id(self) -> Any:
+        return await _again_async(self._consumer.get_last_message_id)
+
     async def receive(self) -> pulsar.Message:
         while True:
             message = await self._consumer.receive()
@@ -105,6 +149,22 @@ class AsyncConsumer(_Consumer):
                 return message
             if self._seen.is_acknowledged(message):
                 await self._consumer.acknowledge(message)
+
+
+class Reader:
+    """Everything that is not here is the official reader's."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def seek(self, to: Any) -> None:
+        _again(lambda: self._reader.seek(to))
+
+    def has_message_available(self) -> bool:
+        return bool(_again(self._reader.has_message_available))
 
 
 class _Client:
@@ -125,6 +185,9 @@ class Client(_Client):
         """A consumer with a listener is the official one: it calls the test by itself."""
         found = self._client.subscribe(topic, subscription, *arguments, **settings)
         return found if "message_listener" in settings else Consumer(found, self._seen_by(topic, subscription))
+
+    def create_reader(self, *arguments: Any, **settings: Any) -> Any:
+        return Reader(self._client.create_reader(*arguments, **settings))
 
 
 class AsyncClient(_Client):

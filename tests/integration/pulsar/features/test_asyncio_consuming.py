@@ -12,6 +12,7 @@ import pytest
 from magnetar.testing.waiting import until
 from tests.integration.pulsar.features.asyncio_client import (
     PATIENCE_S,
+    assert_refused,
     drain,
     is_quiet,
     messages,
@@ -75,7 +76,7 @@ async def test_awaited_key_shared_consumers_have_their_own_keys(
 
 
 async def test_an_awaited_sticky_range_is_kept_and_one_that_is_taken_refused(
-    async_client: pulsar.asyncio.Client, topic: str
+    async_client: pulsar.asyncio.Client, server: Server, topic: str
 ) -> None:
     def policy(first: int, last: int) -> pulsar.ConsumerKeySharedPolicy:
         return pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, sticky_ranges=[(first, last)])
@@ -83,8 +84,9 @@ async def test_an_awaited_sticky_range_is_kept_and_one_that_is_taken_refused(
     kind = pulsar.ConsumerType.KeyShared
     low = await async_client.subscribe(topic, "s", kind, key_shared_policy=policy(0, 32767))
     high = await async_client.subscribe(topic, "s", kind, key_shared_policy=policy(32768, 65535))
-    with pytest.raises(pulsar.asyncio.PulsarException):
-        await async_client.subscribe(topic, "s", kind, key_shared_policy=policy(100, 200))
+    await assert_refused(
+        server, topic, lambda: async_client.subscribe(topic, "s", kind, key_shared_policy=policy(100, 200))
+    )
     producer = await async_client.create_producer(topic, batching_enabled=False)
     for number in range(40):
         await producer.send(b"x", partition_key=f"key-{number}")

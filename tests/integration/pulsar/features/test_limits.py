@@ -8,7 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, is_quiet, send_texts, texts
+from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, assert_refused, is_quiet, send_texts, texts
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -66,17 +66,17 @@ def _all_that_comes(consumer: Any) -> list[pulsar.Message]:
 def test_a_topic_has_as_many_producers_as_it_may(client: pulsar.Client, server: Server, namespace: str) -> None:
     set_policy(server, namespace, "maxProducersPerTopic", 1)
     first = client.create_producer(in_namespace(namespace))
-    with pytest.raises(pulsar.PulsarException):
-        client.create_producer(in_namespace(namespace))
+    topic = in_namespace(namespace)
+    assert_refused(server, topic, lambda: client.create_producer(topic), pulsar.PulsarException)
     first.close()
-    client.create_producer(in_namespace(namespace)).close()
+    client.create_producer(topic).close()
 
 
 def test_a_topic_has_as_many_consumers_as_it_may(client: pulsar.Client, server: Server, namespace: str) -> None:
     set_policy(server, namespace, "maxConsumersPerTopic", 1)
     first = client.subscribe(in_namespace(namespace), "s", SHARED)
-    with pytest.raises(pulsar.PulsarException):
-        client.subscribe(in_namespace(namespace), "s", SHARED)
+    topic = in_namespace(namespace)
+    assert_refused(server, topic, lambda: client.subscribe(topic, "s", SHARED), pulsar.PulsarException)
     first.close()
     client.subscribe(in_namespace(namespace), "s", SHARED).close()
 
