@@ -8,15 +8,10 @@ Limits:    a receive cannot be cancelled, only forgotten. The C++ client ends th
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pulsar
 import pulsar.asyncio
-
-if TYPE_CHECKING:
-    from tests.integration.pulsar.features.conftest import Server
 
 PATIENCE_S = 20.0
 QUIET_S = 0.4  # Long enough for a message that must not come to have come.
@@ -48,21 +43,6 @@ async def send_batch(client: pulsar.asyncio.Client, topic: str, count: int) -> l
     ids = await asyncio.gather(*(producer.send(f"m-{number}".encode()) for number in range(count)))
     await producer.close()
     return list(ids)
-
-
-async def assert_refused(server: Server, topic: str, attempt: Callable[[], Awaitable[Any]]) -> None:
-    """As the one of conftest.py."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        began = time.monotonic()
-        try:
-            intruder = await attempt()
-        except pulsar.asyncio.PulsarException:
-            return
-        has_moved = server.moving is not None and server.moving.has_moved(topic, began)
-        assert has_moved, "the attempt was not refused"
-        assert began < deadline, "the attempt was not refused in time"
-        await intruder.close()
 
 
 async def receive(consumer: pulsar.asyncio.Consumer) -> pulsar.Message:

@@ -13,7 +13,8 @@ from pulsar.schema import (
     StringSchema,
 )
 
-from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server
+from magnetar.testing.processes.child import wait_for
+from tests.integration.pulsar.features.conftest import PATIENCE_MS, Server, clients_of
 from tests.integration.pulsar.features.test_subscriptions import path_of
 
 
@@ -92,8 +93,12 @@ def test_a_consumer_without_a_schema_reads_a_topic_that_has_one(client: pulsar.C
 
 
 def test_stats_name_what_a_topic_has(client: pulsar.Client, server: Server, topic: str) -> None:
-    client.create_producer(topic, producer_name="maker").send(b"x")
-    client.subscribe(topic, "s", consumer_name="taker")
+    producer = client.create_producer(topic, producer_name="maker")
+    producer.send(b"x")
+    consumer = client.subscribe(topic, "s", consumer_name="taker")
+    wait_for(lambda: clients_of(server, topic) == 2, what="both clients")
     stats = server.admin("GET", f"{path_of(topic)}/stats")
-    assert [producer["producerName"] for producer in stats["publishers"]] == ["maker"]
-    assert [consumer["consumerName"] for consumer in stats["subscriptions"]["s"]["consumers"]] == ["taker"]
+    assert [each["producerName"] for each in stats["publishers"]] == ["maker"]
+    assert [each["consumerName"] for each in stats["subscriptions"]["s"]["consumers"]] == ["taker"]
+    producer.close()
+    consumer.close()
