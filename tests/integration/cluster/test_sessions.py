@@ -1,7 +1,7 @@
 """Sessions of brokers with a real ZooKeeper that end, or seem to, under load. Afterwards the ledgers are read.
 
 Each test sends numbered messages with deduplication, and acknowledges them with receipts. In the end: every message is
-there once and in order; the receipts of messages are exactly the entries on the bookies, so that never two brokers
+stored once and in order; the receipts of messages are exactly the entries on the bookies, so that never two brokers
 acknowledged for one topic; and nothing whose acknowledgement had a receipt comes again.
 """
 

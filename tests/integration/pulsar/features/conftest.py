@@ -185,8 +185,8 @@ def assert_refused(
     *,
     holders: int = 1,
 ) -> None:
-    """The attempt fails because of clients that are connected. Where bundles move, these may be on their way to the
-    next owner: then the attempt is taken back, and made again when they have come."""
+    """The attempt fails because of clients that are connected. Where bundles move, these may not yet
+    have reached the next owner: then the attempt is taken back, and made again when they have come."""
     while True:
         wait_for(lambda: clients_of(server, topic) == holders, what="the clients", timeout=PATIENCE_MS / 1_000)
         began = time.monotonic()

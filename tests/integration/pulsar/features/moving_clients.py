@@ -78,7 +78,7 @@ class _Consumer:
 _PATIENCE_S: Final = 20.0
 _PAUSE_S: Final = 0.05
 _UNCONNECTED: Final = (pulsar.Result.NotConnected, pulsar.Result.BrokerMetadataError)
-"""What the client answers while a consumer is on its way to the next owner; the last one if the former has answered."""
+"""What the client answers while a consumer moves to the next owner; the last one if the former has answered."""
 
 
 def _again(ask: Callable[[], Any]) -> Any:
