@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.resources.documents import decode, encode
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.upkeep import UpkeepConfig
 from magnetar.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
@@ -54,6 +55,31 @@ async def test_a_topic_that_does_not_load_in_time_is_not_ready_and_loads_when_it
             await topics.get(NAME, create=True)
         monkeypatch.undo()
         assert (await topics.get(NAME, create=True)).name == NAME
+
+
+async def test_a_topic_whose_policies_are_given_up_while_it_loads_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise nobody would tell it of a change."""
+    async with broker_world() as world:
+        topics, policies = world.broker.service.topics, world.broker.service.policies
+        hanging, open_log = Hanging(), TopicLog.open
+
+        async def open_late(*given: Any, **named: Any) -> TopicLog:
+            await hanging()
+            return await open_log(*given, **named)
+
+        monkeypatch.setattr(TopicLog, "open", open_late)
+        loading = asyncio.ensure_future(topics.get(NAME, create=True))
+        await hanging.is_asked.wait()
+        await policies.aclose()
+        hanging.go_on.set()
+        topic = await loading
+        assert topics.find(NAME) is None
+        await until(lambda: not topics.statistics().unloading, "it is closed")
+        assert isinstance(topic, PersistentTopic)
+        with pytest.raises(ServiceNotReadyError):
+            topic.require_usable()
 
 
 async def test_an_unloaded_topic_tells_its_clients_and_is_there_again_for_who_comes_back() -> None:

@@ -25,7 +25,13 @@ from magnetar.broker.topics.non_persistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic, TopicParts
 from magnetar.broker.topics.topic import Topic, given_up
 from magnetar.config.upkeep import UpkeepConfig
-from magnetar.errors import MagnetarError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from magnetar.errors import (
+    MagnetarError,
+    NotAllowedError,
+    PoliciesUnavailableError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from magnetar.names import TopicName
 from magnetar.runtime.uncancelled import UncancelledTasks
 
@@ -163,7 +169,11 @@ class Topics:
         if name in self._unloading:  # Lost again before it was loaded.
             return
         topic = self._loaded[name] = done.result()
-        self._follow_policies(topic)
+        try:
+            self._follow_policies(topic)
+        except PoliciesUnavailableError as error:  # The broker stops, or the namespace was deleted meanwhile.
+            self._begin_end(topic, str(error))
+            return
         self._report(name, is_loaded=True)
 
     def _follow_policies(self, topic: Topic) -> None:
