@@ -44,7 +44,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 test: bytecode  ## the fast tests: unit, contracts, real processes
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 4
 
-sim: bytecode  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics|staging]
+sim: bytecode  ## simulated disasters by seed [SEEDS=100|MINUTES=m] [FROM=0] [SEED=one to replay] [WITHOUT=class,…] [KIND=ledgers|topics|bundles|staging]
 	$(RUN) -m magnetar.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FROM),--from $(FROM)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(KIND),--kind $(KIND))
 
 sim-mutants: bytecode  ## planted bugs: the simulator must catch every one of them

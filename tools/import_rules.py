@@ -48,7 +48,7 @@ ROOMS: dict[str, list[tuple[str, ...]]] = {  # Folder → rows of its own folder
     "ledger": [("metadata",), ("channels",), ("reading", "writing"), ("recovery",)],
     "topic": [("entry_format",), ("log",), ("cursor", "compaction")],
     "spark": [("decoding", "encoding"), ("reading", "writing"), ("pipelines",)],
-    "sim": [("device", "network"), ("disk",), ("ledgers",), ("topics",), ("staging",), ("mutants",)],
+    "sim": [("device", "network"), ("disk",), ("ledgers",), ("topics",), ("bundles", "staging"), ("mutants",)],
 }
 ISLANDS = frozenset({"spark"})  # Nothing else imports them: who installs the core does not need what they need.
 FERRIES = frozenset({"cli"})  # They may go to an island, but only inside functions: when a user asks for it.

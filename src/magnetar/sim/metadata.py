@@ -24,7 +24,7 @@ from typing import Any
 
 from magnetar.config.metadata import MetadataConfig
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
-from magnetar.metadata.local import Fate, Job, Link, LocalServer, LocalStore, Outcome
+from magnetar.metadata.local import EndSession, Fate, Job, Link, LocalServer, LocalStore, Outcome
 from magnetar.metadata.memory import MemoryEngine, MemoryServer
 from magnetar.metadata.store import (
     Children,
@@ -148,12 +148,26 @@ class WatchedMetadata(SimMetadata):
         super()._renew(store)
         self._authors[store.session.id] = store.node
 
+    def renew(self, store: ProcessStore) -> int:
+        """The store gets a new session; the nodes of the old one, which is returned, stay until it is ended."""
+        old = store.session.id
+        store.fail_waiting()
+        self._renew(store)
+        return old
+
+    def end_later(self, session_id: int) -> None:
+        asyncio.get_running_loop().create_task(self._ended(session_id), name=f"end session {session_id}")
+
+    async def _ended(self, session_id: int) -> None:
+        await self._end(session_id)
+
     def _end_lost(self, store: Any) -> None:
         self.watch.counters["sessions expired"] += 1
         super()._end_lost(store)
 
     def on_done(self, job: Job, outcome: Outcome) -> None:
         work, by = job.work, self._authors.get(job.session_id, "")
+        self.watch.author_session = job.session_id
         if isinstance(work, Create | Put | Delete):
             self.writes[by] += 1
             self.watch.on_operation(work, outcome.result, by)
@@ -161,3 +175,5 @@ class WatchedMetadata(SimMetadata):
             for operation, result in zip(work.operations, outcome.result, strict=True):
                 if isinstance(operation, Create | Put | Delete):
                     self.watch.on_operation(operation, result, by)
+        elif isinstance(work, EndSession):
+            self.watch.on_session_ended(job.session_id, by)

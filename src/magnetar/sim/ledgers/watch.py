@@ -235,6 +235,8 @@ class Watch:
         """By bookie id."""
         self.written_back: dict[int, None] = {}
         """Ledgers of which a recovery has written entries again."""
+        self.author_session = 0
+        """The session whose change is reported at this moment."""
         self.violations: list[Violation] = []
         self.counters: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -301,6 +303,9 @@ class Watch:
             self.counters["recoveries that wrote back"] += 1
         self.look_at_disks()
         self.tell("on_ledger_change", change)
+
+    def on_session_ended(self, session_id: int, by: str) -> None:
+        """The nodes of a session vanish with it. No kind of ledgers has one of those."""
 
     def _ledger_at(self, path: str) -> LedgerId | None:
         if path not in self._ledger_ids:

@@ -105,7 +105,7 @@ def _hunt_all(chosen: argparse.Namespace, console: Console) -> int:
 
 
 def _budget(number: int, control: int) -> int:
-    """The controls of topics and of staging have a third of the seeds: each is as much work as three of ledgers."""
+    """The other controls have a third of the seeds of ledgers: each seed is as much work as three of those."""
     if number in CONTROLS:
         return control if CONTROLS[number] == "ledgers" else max(1, control // 3)
     return MUTANTS[number].budget
@@ -132,7 +132,11 @@ def _number(text: str) -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m magnetar.sim.mutants", description=__doc__)
     parser.add_argument(
-        "numbers", nargs="*", type=_number, metavar="NUMBER", help="0: the control; -1: that of topics; -2: of staging"
+        "numbers",
+        nargs="*",
+        type=_number,
+        metavar="NUMBER",
+        help="0: the control; -1: that of topics; -2: of staging; -3: of bundles",
     )
     parser.add_argument("--from", dest="first", type=int, default=1, metavar="SEED", help="the first seed")
     parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds instead of each one's budget")

@@ -29,7 +29,7 @@ from magnetar.sim.run import Report
 from magnetar.sim.scenarios import run
 
 CONTROL: Final = 0
-CONTROLS: Final = {CONTROL: "ledgers", -1: "topics", -2: "staging"}
+CONTROLS: Final = {CONTROL: "ledgers", -1: "topics", -2: "staging", -3: "bundles"}
 """In place of a mutant's number: no bug at all, in worlds of this kind."""
 RUN: Final = "run"
 _SCENE_SEEDS: Final = 10

@@ -6,7 +6,7 @@ Read next: planting.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -15,8 +15,12 @@ from magnetar.bookie.identity import _require_all_stamped
 from magnetar.bookie.journals import Replay
 from magnetar.bookie.ledgers import Fencing, LedgerTable
 from magnetar.bookie.reads import Reads, to_send
+from magnetar.broker.cluster.ownership import BundleOwnership
+from magnetar.broker.cluster.placement import Balancer
+from magnetar.broker.dispatch.delayed_delivery import DelayedDelivery
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.dispatch.unacked_book import UnackedBook
+from magnetar.broker.policies.follower import NamespaceFollower
 from magnetar.broker.publishing.dedup import Deduplication, SequenceIds
 from magnetar.broker.publishing.topic_publisher import TopicPublisher
 from magnetar.broker.pulsar.session import Session
@@ -24,6 +28,7 @@ from magnetar.broker.staged.copy import find_copied
 from magnetar.broker.staged.publishing import StagedPublishing
 from magnetar.broker.subscriptions.consumer import UnackedCount
 from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.upkeep.upkeep import trim
 from magnetar.errors import NotAllowedError
 from magnetar.ids import BookieId
 from magnetar.ledger.context import LedgerContext
@@ -408,6 +413,83 @@ _TOPICS: Final = [
 ]
 
 
+# --- bundles ----------------------------------------------------------------------------------------------------------
+
+
+_bundle_bug = partial(Mutant, kind="bundles")
+
+_BALANCED: Final[dict[str, Any]] = {"balances": True, "faults": (), "duration_s": 0.5, "brokers": 2, "topics": 3}
+
+
+async def _tried_once(attempt: Callable[[bool], Awaitable[Any]], *_: object, **__: object) -> Any:
+    return await attempt(False)
+
+
+_LOSSY: Final[dict[str, Any]] = {"faults": ("meta",), "fault_gap_s": 0.15, "takeover_gap_s": 0.1}
+"""Answers of the metadata store get lost, while bundles move all the time."""
+
+_LONELY: Final[dict[str, Any]] = {
+    "balances": True,
+    "faults": ("session",),
+    "session_expired_policy": "reconnect",
+    "think_s": 2.0,
+}
+"""Few messages: a broker that owns a topic no more does not hear it from the bookies."""
+
+_POLICIES: Final[dict[str, Any]] = {"command_gap_s": 0.05, "faults": ()}
+
+_BUNDLES: Final = [
+    _bundle_bug(
+        31,
+        "a lost connection is taken for a failure: the broker does not look whether its change was made",
+        ("V9", "V2"),
+        budget=300,
+        options=_LOSSY,
+    ).edit(
+        BundleOwnership._change,
+        "return await try_until_known(",
+        "return await tried_once(",
+        tried_once=_tried_once,
+    ),
+    _bundle_bug(32, "a broker adopts the node that its own former session has left", ("T3",), budget=300).edit(
+        BundleOwnership._acquire_alone,
+        "if found is not None and found.owner != session.id:",
+        "if found is not None and OwnerNode.parse(path, found.value).address.broker_id != self._id:",
+    ),
+    _bundle_bug(33, "an unload that is late ends the next ownership of the bundle", ("T3",), budget=1_000).edit(
+        BundleOwnership._delete, "if node is None or node.owner != self._store.session.id:", "if node is None:"
+    ),
+    _bundle_bug(
+        120, "the leader moves bundles although that makes nothing better", ("V9",), budget=20, options=_BALANCED
+    ).edit(Balancer._best_move, "if after < before and (best is None", "if (best is None"),
+    _bundle_bug(
+        121, "topics of a bundle that another broker has taken are not unloaded", ("T6",), budget=100, options=_LONELY
+    ).edit(BundleOwnership._lose, "lost(held.bundle, None)", "pass"),
+    _bundle_bug(
+        122, "policies of a namespace are read once, and not followed", ("T7",), budget=50, options=_POLICIES
+    ).edit(
+        NamespaceFollower._follow_document, "self.document_ready.set()", "self.document_ready.set()\n            return"
+    ),
+    _bundle_bug(123, "a deleted topic stays", ("T7",), budget=50, options=_POLICIES).edit(
+        PersistentTopic.delete, "await self.log.delete()", "await self.log.aclose()"
+    ),
+    _bundle_bug(
+        124,
+        "delayed messages are delivered at once",
+        ("T8",),
+        budget=20,
+        options={"delays": 0.5, "subscriptions": ("shared",), "faults": ()},
+    ).edit(DelayedDelivery.delay, "if deliver_at_ms <= self._cutoff_ms():", "if deliver_at_ms:"),
+    _bundle_bug(
+        125,
+        "trimming does not look at what subscriptions have acknowledged",
+        ("T5", "C7", "C4"),
+        budget=50,
+        options={"trims": True, "compacts": False},
+    ).edit(trim, "LATEST if consumed is None else consumed", "LATEST"),
+]
+
+
 # --- staging ----------------------------------------------------------------------------------------------------------
 
 
@@ -530,6 +612,6 @@ _STAGING: Final = [
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-_ALL: Final = [*_LEDGERS, *_SERVING, *_DISKS, *_TOPICS, *_STAGING]
+_ALL: Final = [*_LEDGERS, *_SERVING, *_DISKS, *_TOPICS, *_BUNDLES, *_STAGING]
 MUTANTS: Final[dict[int, Mutant]] = {mutant.number: mutant for mutant in sorted(_ALL, key=lambda known: known.number)}
 assert len(MUTANTS) == len(_ALL), "a number is given twice"

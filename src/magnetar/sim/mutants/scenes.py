@@ -28,6 +28,10 @@ from magnetar.ids import BookieId
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.recovery.recovery import RecoveryProgress
 from magnetar.ledger.writing.writer import LedgerWriter
+from magnetar.sim.bundles.cluster import BundleCluster
+from magnetar.sim.bundles.scenario import BUNDLES
+from magnetar.sim.bundles.watch import BundleWatch
+from magnetar.sim.bundles.workload import BundleWorkload
 from magnetar.sim.device import Crash, Fault, FileImage
 from magnetar.sim.effort import measured
 from magnetar.sim.ledgers.cluster import BookieNode, ClientNode, Cluster
@@ -37,7 +41,7 @@ from magnetar.sim.ledgers.options import PORT, TIGHT_BOOKIE, Options, draw
 from magnetar.sim.ledgers.watch import BookieWatch, Watch
 from magnetar.sim.ledgers.workload import Acks, Workload
 from magnetar.sim.mutants.registry import MUTANTS
-from magnetar.sim.run import Report, live
+from magnetar.sim.run import Report, Script, live
 from magnetar.sim.world import World
 from magnetar.storage.entry_log.format import ENTRIES
 from magnetar.storage.journal.format import FILE_HEADER_BYTES, decode_file_header
@@ -487,15 +491,72 @@ def _expect_rounds(scene: SceneWorld, days: int) -> None:
     scene.expect(rounds >= 23 * days, "V7", f"bookie-0 had {rounds} rounds of garbage collection in {days} days")
 
 
+# --- a world of bundles -----------------------------------------------------------------------------------------------
+
+
+_ONE_BUNDLE: Final[dict[str, Any]] = {
+    "faults": (),
+    "brokers": 2,
+    "topics": 1,
+    "bundles": 1,
+    "balances": False,
+    "topic_policies": False,
+    "session_expired_policy": "reconnect",
+    "command_gap_s": 1_000.0,
+    "weights": (1,),
+}
+
+
+async def late_unload(cluster: BundleCluster, workload: BundleWorkload, watch: BundleWatch) -> None:
+    """33: topics of a bundle that is unloaded take long to close. Meanwhile the session ends, and another broker owns
+    the bundle. The unload must not end that."""
+    workload.begin()
+    (topic,) = workload.topics
+    await cluster.wait_healed(lambda: watch.owner_of(topic.name) is not None, "V2", "no broker takes the bundle")
+    first = watch.owner_of(topic.name)
+    assert first is not None
+    old, new = cluster.bundle_brokers[first.owner], _other(cluster, first.owner)
+    assert old.ownership is not None
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await may_close.wait()
+
+    old.ownership.listen(lambda _topics, _successor: close())
+    unload = cluster.spawn(old, old.ownership.unload(first.bundle), "the late unload")
+    await closing.wait()
+    cluster.expire(old.name)
+    await cluster.wait_healed(lambda: watch.owner_of(topic.name) is not first, "V2", "the session does not end")
+    workload.take_soon(new, topic)
+    await cluster.wait_healed(lambda: _is_by(watch, topic.name, new), "V2", f"{new} does not take the bundle")
+    may_close.set()
+    await asyncio.wait([unload])
+    if not _is_by(watch, topic.name, new):
+        watch.violated("T3", f"the unload of {first} has ended the next ownership, by {new}")
+
+
+def _other(cluster: BundleCluster, name: str) -> str:
+    return next(each for each in cluster.bundle_brokers if each != name)
+
+
+def _is_by(watch: BundleWatch, topic: str, broker: str) -> bool:
+    generation = watch.owner_of(topic)
+    return generation is not None and generation.owner == broker
+
+
 # --- the scenes by number ---------------------------------------------------------------------------------------------
 
 
 class Directed(NamedTuple):
-    scene: Scene
+    scene: Scene | None
+    """None: the script of a world of bundles."""
     caught_by: str
     options: dict[str, Any] = {}  # noqa: RUF012 - it is never changed
     seeds: int = 5
     """How many of them `make test` plays: fewer where a seed changes little and costs much."""
+    script: Script | None = None
+    """In a world of bundles, it takes the place of what happens there; the world settles as any other one."""
 
 
 SCENES: Final = {
@@ -511,22 +572,26 @@ SCENES: Final = {
     84: Directed(fence_of_a_deleted_ledger_over_days, "V7", _HOURLY, seeds=1),
     85: Directed(fence_of_a_deleted_ledger_over_days, "L8", _HOURLY, seeds=1),
     82: Directed(many_groups, "V8", {"journals": 1, "journal": {"group_bytes_max": 1}}, seeds=2),
+    33: Directed(None, "T3", _ONE_BUNDLE, seeds=2, script=late_unload),
 }
 
 
 def run_scene(number: int, seed: int, *, planted: bool, trace: Callable[[str], None] | None = None) -> Report:
     directed = SCENES[number]
-    options = scene_options(seed, **directed.options)
+    mutant = MUTANTS[number].plant if planted else None
+    if directed.scene is None:
+        return BUNDLES.run(seed, directed.options, mutant=mutant, trace=trace, script=directed.script)
+    play, options = directed.scene, scene_options(seed, **directed.options)
 
     async def life(world: World, watch: Watch) -> None:
         scene = SceneWorld(world, options, watch)
         await scene.start()
-        await directed.scene(scene)
+        await play(scene)
 
     return live(
         Report(seed, options.summary()),
         lambda: World(f"{number}/{seed}", shuffle=options.shuffle, delay=options.delay, trace=trace),
         lambda world: Watch(world, options, ALL),
         life,
-        mutant=MUTANTS[number].plant if planted else None,
+        mutant=mutant,
     )

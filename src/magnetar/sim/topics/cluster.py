@@ -19,7 +19,15 @@ from typing import Any, TypeAlias
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.front_end import PULSAR
-from magnetar.broker.ownership import Acquired, BrokerAddress, Lost, Owner, OwnerRecord, Ownership
+from magnetar.broker.ownership import (
+    Acquired,
+    BrokerAddress,
+    Lost,
+    Owner,
+    OwnerRecord,
+    Ownership,
+    OwnershipContext,
+)
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.broker.resources.bundles import NamespaceBundle
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -182,6 +190,8 @@ class BrokerNode(ClientNode):
     beside: Beside
     """What else the process does while the broker serves."""
     watch: TopicWatch
+    http_port: int = 0
+    """0: nobody listens there."""
     broker: Broker | None = None
     """While it serves."""
     is_leaving: bool = False
@@ -203,15 +213,15 @@ class BrokerNode(ClientNode):
                     client,
                     Metrics(),
                     front_ends=[front_end],
-                    http_address=f"{self.config.pulsar.reached_at}:0",
-                    ownership=lambda context: self.board.join(self.name, context.address),
+                    http_address=f"{self.config.pulsar.reached_at}:{self.http_port}",
+                    ownership=self.make_ownership,
                 )
                 self.client, self.broker = client, broker
                 self.watch.note(f"{self.name} serves")
                 self.watch.tell("on_broker_open", self.name, front_end)
                 try:
                     async with self.beside(self.name, broker):
-                        await self.stopping.wait()
+                        await self.wait_end(broker)
                 finally:
                     self.on_gone()
                     if self.is_leaving:
@@ -219,6 +229,14 @@ class BrokerNode(ClientNode):
                     await broker.aclose()
         finally:
             await store.aclose()
+
+    def make_ownership(self, context: OwnershipContext) -> Ownership:
+        return self.board.join(self.name, context.address)
+
+    async def wait_end(self, broker: Broker) -> None:
+        """Until it was told to stop."""
+        del broker
+        await self.stopping.wait()
 
     def served(self, topic: str) -> PersistentTopic | None:
         """The topic of this name, if the broker has loaded it."""
@@ -284,14 +302,27 @@ class TopicCluster(Cluster):
     def add_nodes(self) -> None:
         for number in range(self.topic_options.brokers):
             name = f"broker-{number}"
-            config = self.topic_options.broker_config(name)
-            self.brokers[name] = BrokerNode(
-                name, config, metadata=self.metadata, board=self.board, beside=self.beside, watch=self.watch
-            )
+            self.brokers[name] = self.make_broker(name)
             self.add_node(self.brokers[name])
         names = list(self.brokers)
         for number, topic in enumerate(self.topic_options.topic_names):
             self.board.owners[topic] = names[number % len(names)]
+
+    def make_broker(self, name: str) -> BrokerNode:
+        config = self.topic_options.broker_config(name)
+        return BrokerNode(name, config, metadata=self.metadata, board=self.board, beside=self.beside, watch=self.watch)
+
+    def agree(self) -> None:
+        """Every broker knows who owns what."""
+        self.board.tell_everybody()
+
+    def served(self, topic: str) -> PersistentTopic | None:
+        """The topic at the broker that shall serve it, if that one has loaded it."""
+        return self.owner_of(topic).served(topic)
+
+    def owner_of(self, topic: str) -> BrokerNode:
+        """The broker that shall serve the topic."""
+        return self.brokers[self.board.owners[topic]]
 
     def add_app(self, name: str, run: Work, *, options: ClientOptions | None = None) -> AppNode:
         options = options or self.topic_options.client_options()

@@ -72,7 +72,7 @@ async def compact(cluster: TopicCluster, node: BrokerNode, name: str) -> None:
 
 
 async def _compact_for_certain(cluster: TopicCluster, name: str) -> None:
-    node = cluster.brokers[cluster.board.owners[name]]
+    node = cluster.owner_of(name)
     task = cluster.spawn(node, compact(cluster, node, name), f"{node.name} compacts {name}")
     await asyncio.wait([task])
     topic = node.served(name)

@@ -38,13 +38,15 @@ from magnetar.sim.topics.watch import (
     TopicWatch,
     plain,
 )
+from magnetar.topic.log.managed_ledger import ManagedLedger
 from magnetar.topic.position import Position
 
 # --- brokers ----------------------------------------------------------------------------------------------------------
 
 
 class Chain(TopicInvariant):
-    """T1: only the last ledger of a topic may be open; ids only grow; whatever has a receipt stays in the chain."""
+    """T1: only the last ledger of a topic may be open; ids only grow; whatever has a receipt stays in the chain, until
+    it is trimmed, from the beginning on. Whether it was acknowledged before, the audit says (T5, C7)."""
 
     id = "T1"
 
@@ -65,20 +67,34 @@ class Chain(TopicInvariant):
         if new := [ledger_id for ledger_id in after if ledger_id not in before and before and ledger_id < before[-1]]:
             self.violated(f"{change.topic}: {new} came after {before[-1]}")
         used = self._with_receipts.get(change.topic, {})
-        if lost := [ledger_id for ledger_id in before if ledger_id not in after and ledger_id in used]:
+        trimmed = self._trimmed(before, after) if self.watch.topic_options.trims else []
+        if lost := [each for each in before if each not in after and each in used and each not in trimmed]:
             self.violated(f"{change.topic}: ledgers {lost} have messages with receipts, and are not in the chain")
+
+    def _trimmed(self, before: list[int], after: list[int]) -> list[int]:
+        """Those before the first that is left; the last one never is."""
+        left = [ledger_id for ledger_id in before if ledger_id in after]
+        trimmed = before[: before.index(left[0])] if left else []
+        self.watch.counters["ledgers trimmed"] += len(trimmed)
+        return trimmed
 
     def on_receipt(self, sends: Sends, sequence_id: int, message_id: MessageId) -> None:
         if message_id == NOT_SAID:
             return
         self._with_receipts.setdefault(sends.topic, {})[message_id.ledger_id] = None
         chain = self.watch.chains.get(sends.topic)
+        if self.watch.topic_options.trims and self._is_before(message_id.ledger_id, chain):
+            return  # Its receipt was on the way while its ledger was trimmed.
         if chain is None or message_id.ledger_id not in [span.ledger_id for span in chain.spans]:
             self.violated(f"{sends.producer} {sequence_id} is stored at {message_id}, which is not in the chain")
 
+    def _is_before(self, ledger_id: int, chain: ManagedLedger | None) -> bool:
+        return chain is not None and bool(chain.spans) and ledger_id < chain.spans[0].ledger_id
+
 
 class OneVoice(TopicInvariant):
-    """T2: two brokers may both serve a topic, but what they acknowledge is one log."""
+    """T2: two brokers may both serve a topic, but what they acknowledge is one log: no position is given twice, and
+    none after the end of a closed ledger."""
 
     id = "T2"
 
@@ -93,6 +109,9 @@ class OneVoice(TopicInvariant):
         known = self._at.setdefault((sends.topic, message_id), message)
         if known != message:
             self.violated(f"{sends.topic} {message_id} was given to {known} and to {message}")
+        ledger = self.watch.metadata(message_id.ledger_id)
+        if ledger is not None and ledger.is_closed and message_id.entry_id > ledger.last_entry_id:
+            self.violated(f"{message} was given {message_id}, and the ledger was closed at {ledger.last_entry_id}")
 
 
 class Deduplicated(TopicInvariant):

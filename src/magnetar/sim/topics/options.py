@@ -140,13 +140,17 @@ class TopicOptions:
     """Consumers keep some messages before they acknowledge them; what is unacknowledged has small limits."""
     compacts: bool = False
     """The operator has topics compacted, and their compacted views are read at the end."""
+    trims: bool = False
+    """Ledgers that every subscription has acknowledged are deleted."""
+    delays: float = 0.0
+    """How likely it is that a message asks to be delivered later."""
 
     def broker_config(self, name: str) -> Config:
-        base = self.base
+        base, keeps = self.base, 0 if self.trims else -1
         return dataclasses.replace(
             base.client_config(),
             broker=BrokerConfig(deduplication=True, topic_policies=False, inactive_topics_delete=False, **self.broker),
-            defaults=TopicDefaultsConfig(retention_minutes=-1, retention_mb=-1),
+            defaults=TopicDefaultsConfig(retention_minutes=keeps, retention_mb=keeps),
             dispatch=DispatchConfig(**self.dispatch),
             topic=TopicConfig(ensemble_size=base.ensemble, write_quorum=base.write, ack_quorum=base.ack, **self.topic),
             cursor=CursorConfig(**self.cursor),

@@ -29,7 +29,7 @@ from magnetar.sim.topics.watch import Audited, Progress, TopicWatch, plain
 from magnetar.sim.topics.workload import TopicWorkload, acknowledge, open_consumer, received
 
 AUDITOR: Final = "auditor"
-_PATIENT: Final = ClientOptions(
+PATIENT: Final = ClientOptions(
     connect_timeout_s=1.0, request_timeout_s=10.0, open_timeout_s=30.0, reconnect_timeout_s=30.0, keep_alive_s=2.0
 )
 _TRIES_MAX: Final = 10
@@ -56,7 +56,7 @@ async def brokers_serve(cluster: TopicCluster) -> bool:
     """Every broker runs, and all agree on who owns what; False if there are too few bookies for topics to continue."""
     count = len(cluster.brokers)
     await cluster.wait_healed(lambda: len(cluster.running_owners()) == count, "V2", "brokers do not come back")
-    cluster.board.tell_everybody()
+    cluster.agree()
     if len(cluster.running_bookies()) >= cluster.options.ensemble:
         return True
     cluster.watch.counters["seeds left open for lack of bookies"] += 1
@@ -81,8 +81,8 @@ async def calm(cluster: TopicCluster, workload: TopicWorkload, watch: TopicWatch
 def _subscriptions(cluster: TopicCluster) -> list[WatchedSubscription]:
     """Of all topics, at the brokers that shall serve them."""
     found: list[WatchedSubscription] = []
-    for name, owner in cluster.board.owners.items():
-        if (topic := cluster.brokers[owner].served(name)) is not None:
+    for name in cluster.topic_options.topic_names:
+        if (topic := cluster.served(name)) is not None:
             found += [each for each in topic.subscriptions.values() if isinstance(each, WatchedSubscription)]
     return found
 
@@ -117,7 +117,8 @@ async def _unload(broker: Broker) -> None:
 async def audit(cluster: TopicCluster, watch: TopicWatch) -> None:
     async def look(client: PulsarClient) -> None:
         for topic in cluster.topic_options.topic_names:
-            watch.told.audits[topic] = await read_patiently(client, topic, watch)
+            found = await read_patiently(client, topic, watch)
+            watch.told.audits[topic] = [*trimmed(watch, topic), *found] if cluster.topic_options.trims else found
         watch.tell("at_audit")
         for progress in watch.told.progress.values():
             await _drain(client, progress, watch)
@@ -125,9 +126,27 @@ async def audit(cluster: TopicCluster, watch: TopicWatch) -> None:
         if cluster.topic_options.compacts:
             await check_compacted_views(cluster, watch, client)
 
-    node = cluster.add_app(AUDITOR, look, options=_PATIENT)
+    node = cluster.add_app(AUDITOR, look, options=PATIENT)
     await cluster.wait_healed(lambda: node.is_done, "V2", "the audit does not end")
     await cluster.wait_exit(AUDITOR)
+
+
+def trimmed(watch: TopicWatch, topic: str) -> list[Audited]:
+    """What was in ledgers that the topic had, as far as anybody was told of it. All of it must have been delivered and
+    acknowledged, so nothing is missing."""
+    chain = watch.chains[topic]
+    first, known = chain.spans[0].ledger_id, dict[MessageId, Audited]()
+    for sends in watch.told.sends.values():
+        for number, message_id in sends.stored.items() if sends.topic == topic else ():
+            if 0 <= message_id.ledger_id < first:
+                found = Audited(plain(message_id), sends.producer, number, sends.payload(number))
+                known[found.id] = found
+    for progress in watch.told.subscriptions_of(topic):
+        for message_id, payload in progress.seen.items():
+            if message_id.ledger_id < first:
+                _, producer, sequence_id = payload.decode().split("/")
+                known.setdefault(message_id, Audited(message_id, producer, int(sequence_id), payload))
+    return [known[message_id] for message_id in sorted(known)]
 
 
 async def read_patiently(client: PulsarClient, topic: str, watch: TopicWatch) -> list[Audited]:
@@ -215,7 +234,7 @@ async def _receive(
 
 
 def _check_backlog(cluster: TopicCluster, progress: Progress, watch: TopicWatch) -> None:
-    topic = cluster.brokers[cluster.board.owners[progress.topic]].served(progress.topic)
+    topic = cluster.served(progress.topic)
     if topic is None:
         watch.violated("V2", f"no broker serves {progress.topic} in a healed world")
     elif left := topic.subscriptions.require(progress.name).backlog_entries:

@@ -149,6 +149,8 @@ class Sends:
     stored: dict[int, MessageId] = field(default_factory=dict)
     """By sequence id. The first receipt that said where it is, otherwise −1:−1."""
     failed: dict[int, str] = field(default_factory=dict)
+    due_s: dict[int, float] = field(default_factory=dict)
+    """By sequence id, if it asked to be delivered later: not before this time of the world."""
     keys: int = 0
     """Of its messages; 0: they have none."""
 

@@ -39,6 +39,7 @@ from magnetar.client import (
 from magnetar.errors import ClosedError, MagnetarError, ServiceNotReadyError
 from magnetar.names import TopicName
 from magnetar.sim.device import Crash
+from magnetar.sim.machine import WORLD_BEGINS_MS
 from magnetar.sim.seeds import seeded
 from magnetar.sim.topics.cluster import BrokerNode, TopicCluster
 from magnetar.sim.topics.compacting import compact
@@ -50,6 +51,7 @@ from magnetar.sim.topics.watch import NOT_SAID, Progress, Sends, TopicWatch, pla
 REPEATS_AT_ONCE = 4
 _RESTART_S = 0.02
 _END = 0.05  # How likely a life ends after a burst.
+_DELAY_S_MAX = 0.6  # Of messages that ask to be delivered later.
 
 
 class ProducerApp:
@@ -128,12 +130,24 @@ class ProducerApp:
 
     def _send(self, producer: Producer, number: int) -> asyncio.Future[MessageId]:
         sends = self._sends
-        future = producer.send_nowait(sends.payload(number), sequence_id=number, key=sends.key(number))
+        due_ms = self._due_ms(number)
+        future = producer.send_nowait(
+            sends.payload(number), sequence_id=number, key=sends.key(number), deliver_at_ms=due_ms
+        )
         sends.sent = max(sends.sent, number + 1)
         self._watch.counters["messages sent"] += 1
         self._unheard.add(future)
         future.add_done_callback(lambda done: self._on_answer(number, done))
         return future
+
+    def _due_ms(self, number: int) -> int:
+        """When the message may be delivered, by a clock that is right; 0: at once. It stays the same when the message
+        is sent again."""
+        due_s, options = self._sends.due_s, self._options
+        if number >= self._sends.sent and options.delays and self._random.random() < options.delays:
+            due_s[number] = self._watch.now + _DELAY_S_MAX * self._random.random()
+            self._watch.counters["messages delayed"] += 1
+        return int(WORLD_BEGINS_MS + due_s[number] * 1_000) if number in due_s else 0
 
     def _on_answer(self, number: int, done: asyncio.Future[MessageId]) -> None:
         self._unheard.discard(done)

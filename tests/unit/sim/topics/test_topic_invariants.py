@@ -57,7 +57,7 @@ def info(*ledger_ids: int) -> ManagedLedger:
 
 def closed(watch: TopicWatch, *ledger_ids: int) -> None:
     for ledger_id in ledger_ids:
-        metadata = cast("LedgerMetadata", SimpleNamespace(is_closed=True))
+        metadata = cast("LedgerMetadata", SimpleNamespace(is_closed=True, last_entry_id=7))
         watch.ledgers[LedgerId(ledger_id)] = Versioned(metadata, 0)
 
 
@@ -132,6 +132,15 @@ def test_one_position_for_two_messages_is_told_at_once(watch: TopicWatch) -> Non
     watch.tell("on_receipt", sends_of(watch), 0, MessageId(1, 0))
     assert caught(watch) == []
     watch.tell("on_receipt", sends_of(watch), 1, MessageId(1, 0))
+    assert caught(watch) == ["T2"]
+
+
+def test_receipt_after_the_end_of_a_closed_ledger_is_told_at_once(watch: TopicWatch) -> None:
+    watch.chains[TOPIC] = info(1)
+    closed(watch, 1)
+    watch.tell("on_receipt", sends_of(watch), 0, MessageId(1, 7))
+    assert caught(watch) == []
+    watch.tell("on_receipt", sends_of(watch), 1, MessageId(1, 8))
     assert caught(watch) == ["T2"]
 
 
