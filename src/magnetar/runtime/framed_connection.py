@@ -371,7 +371,9 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
 
     def keep_alive(self, interval_s: float, ping: bytes, on_silent: Callable[[], None]) -> None:
         """From now on, sends `ping` to a peer that was silent for an interval, and calls `on_silent` after another: the
-        peer has gone."""
+        peer has gone. Does nothing on a connection that was lost before its owner came to this."""
+        if self.is_closing:
+            return
         self._ping = ping
         self._keep_alive = self._loop.call_later(interval_s, self._look_alive, interval_s, on_silent)
 

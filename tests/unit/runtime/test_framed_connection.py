@@ -440,6 +440,15 @@ async def test_a_connection_whose_handshake_does_not_end_is_given_up_after_one_i
     assert (protocol.silent, transport.writes) == (1, [])
 
 
+async def test_a_connection_that_was_lost_before_its_owner_keeps_it_alive_has_no_timer() -> None:
+    """The task that waits for the end of a handshake runs after that end, and maybe after the loss."""
+    protocol, _ = connected()
+    protocol.is_established = True
+    protocol.connection_lost(None)
+    protocol.keep_alive(10.0, PING, protocol.on_silent)
+    assert protocol._keep_alive is None
+
+
 @pytest.mark.parametrize(("reason", "is_blamed"), [("disk", False), (UNSENT, True)])
 @pytest.mark.virtual_time
 async def test_a_peer_that_is_held_is_blamed_for_its_silence_only_if_it_does_not_read(
