@@ -8,7 +8,7 @@ Rest:      when nothing breaks any more, every bundle has one owner, there is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -156,6 +156,11 @@ QUIET_S: Final = 5.0
 """… and then do not move for this time, in which the leader decides five times."""
 
 
+def leaders(brokers: Iterable[BundleBroker]) -> list[str]:
+    """Brokers that take themselves for the leader."""
+    return [node.name for node in brokers if node.manager is not None and node.manager.is_leader]
+
+
 class ComesToRest(BundleInvariant):
     """V9: when nothing breaks any more, there is a leader, every bundle that clients use has one owner, which serves
     it, and bundles stay where they are."""
@@ -175,9 +180,9 @@ class ComesToRest(BundleInvariant):
                 self.violated(f"{one} and {other} both have an owner")
 
     def _check_leader(self, brokers: Sequence[BundleBroker]) -> None:
-        leaders = [node.name for node in brokers if node.manager is not None and node.manager.is_leader]
-        if len(leaders) != 1:
-            self.violated(f"the leaders are {leaders}")
+        found = leaders(brokers)
+        if len(found) != 1:
+            self.violated(f"the leaders are {found}")
 
     def _check_owner(self, topic: TopicName, brokers: Sequence[BundleBroker]) -> None:
         generation = self.watch.owner_of(str(topic))

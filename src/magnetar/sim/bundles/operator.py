@@ -1,8 +1,8 @@
 """The operator: sends requests to the admin interface of any broker, and remembers what it was told.
 
-Requests:  bundles are unloaded, with and without a destination, and split; topics are trimmed and compacted; policies
-           of the namespace and of topics are set; schemas are added; topics are made, written to and deleted. A broker
-           sends a request on to the owner, or to the leader, as in production.
+Requests:  bundles are unloaded, with and without a destination, and split; brokers are drained; topics are trimmed and
+           compacted; policies of the namespace and of topics are set; schemas are added; topics are made, written to
+           and deleted. A broker sends a request on to the owner, or to the leader, as in production.
 Told:      a status below 300 is a promise. One of 4xx means that nothing was done. All else may have been done, or may
            be done later.
 Read next: watch.py (Promised), invariants.py (T7)
@@ -43,6 +43,7 @@ class Operator:
         self._topics = [TopicName.parse(name) for name in cluster.topic_options.topic_names]
         self._actions: list[Action] = [
             self._unload,
+            self._drain,
             self._split,
             self._set_policy,
             self._set_policy,
@@ -86,6 +87,17 @@ class Operator:
         if self._random.random() < 0.5:
             query["destinationBroker"] = f"{self._random.choice(list(self._cluster.brokers))}:{HTTP_PORT}"
         await self._ask(http, "PUT", f"namespaces/{self._any_bundle()}/unload", **query)
+
+    async def _drain(self, http: HttpClient, client: PulsarClient) -> None:
+        """As `magnetar brokers drain` does: all bundles of a broker go to the others."""
+        del client
+        names = list(self._cluster.brokers)
+        drained = self._random.choice(names)
+        others = [name for name in names if name != drained]
+        self._watch.counters["brokers drained"] += 1
+        for each in [each for each in self._watch.owners.values() if each.owner == drained]:
+            to = f"{self._random.choice(others)}:{HTTP_PORT}"
+            await self._ask(http, "PUT", f"namespaces/{each.bundle}/unload", destinationBroker=to)
 
     async def _split(self, http: HttpClient, client: PulsarClient) -> None:
         del client

@@ -16,7 +16,7 @@ from magnetar.client import PulsarClient
 from magnetar.client.http import HttpClient
 from magnetar.errors import MagnetarError
 from magnetar.sim.bundles.cluster import BundleCluster
-from magnetar.sim.bundles.invariants import ALL, QUIET_S, SETTLED_S
+from magnetar.sim.bundles.invariants import ALL, QUIET_S, SETTLED_S, leaders
 from magnetar.sim.bundles.nemesis import BundleNemesis
 from magnetar.sim.bundles.operator import OPERATOR
 from magnetar.sim.bundles.options import FAULTS, draw
@@ -42,11 +42,17 @@ async def settle(cluster: BundleCluster, workload: BundleWorkload, watch: Bundle
         watch.counters["balanced seeds"] += 1
     await topics.end_apps(cluster, workload)
     await _inspect(cluster, workload)
+    one = partial(_has_one_leader, cluster)  # A broker may have lost the election a moment ago, and hear of it soon.
+    await cluster.wait_healed(one, "V9", "brokers do not agree on one leader")
     watch.tell("on_settled", list(cluster.bundle_brokers.values()))
     await topics.unload_all(cluster)
     await topics.audit(cluster, watch)
     watch.tell("at_promises", list(cluster.bundle_brokers.values()))
     workload.stop_looking()
+
+
+def _has_one_leader(cluster: BundleCluster) -> bool:
+    return len(leaders(cluster.bundle_brokers.values())) == 1
 
 
 async def _end_operator(cluster: BundleCluster) -> None:
@@ -85,6 +91,7 @@ BUNDLES: Final = Scenario(
         "bundles lost",
         "bundles unloaded",
         "bundles split",
+        "brokers drained",
         "brokers that stopped by themselves",
         "balanced seeds",
         "sessions expired",

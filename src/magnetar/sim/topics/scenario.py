@@ -118,7 +118,7 @@ async def audit(cluster: TopicCluster, watch: TopicWatch) -> None:
     async def look(client: PulsarClient) -> None:
         for topic in cluster.topic_options.topic_names:
             found = await read_patiently(client, topic, watch)
-            watch.told.audits[topic] = [*trimmed(watch, topic), *found] if cluster.topic_options.trims else found
+            watch.told.audits[topic] = with_trimmed(watch, topic, found) if cluster.topic_options.trims else found
         watch.tell("at_audit")
         for progress in watch.told.progress.values():
             await _drain(client, progress, watch)
@@ -131,16 +131,15 @@ async def audit(cluster: TopicCluster, watch: TopicWatch) -> None:
     await cluster.wait_exit(AUDITOR)
 
 
-def trimmed(watch: TopicWatch, topic: str) -> list[Audited]:
-    """What was in ledgers that the topic had, as far as anybody was told of it. All of it must have been delivered and
-    acknowledged, so nothing is missing."""
-    chain = watch.chains[topic]
-    first, known = chain.spans[0].ledger_id, dict[MessageId, Audited]()
+def with_trimmed(watch: TopicWatch, topic: str, found: list[Audited]) -> list[Audited]:
+    """What was found, and what was in ledgers that were trimmed, as far as anybody was told of it. All of it must have
+    been delivered and acknowledged, so nothing is missing. Some may have been trimmed while the topic was read."""
+    first, known = watch.chains[topic].spans[0].ledger_id, {each.id: each for each in found}
     for sends in watch.told.sends.values():
         for number, message_id in sends.stored.items() if sends.topic == topic else ():
             if 0 <= message_id.ledger_id < first:
-                found = Audited(plain(message_id), sends.producer, number, sends.payload(number))
-                known[found.id] = found
+                at = plain(message_id)
+                known.setdefault(at, Audited(at, sends.producer, number, sends.payload(number)))
     for progress in watch.told.subscriptions_of(topic):
         for message_id, payload in progress.seen.items():
             if message_id.ledger_id < first:
