@@ -60,7 +60,7 @@ async def test_a_topic_that_does_not_load_in_time_is_not_ready_and_loads_when_it
 async def test_a_topic_whose_policies_are_given_up_while_it_loads_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise nobody would tell it of a change."""
+    """Otherwise it would never learn of a change."""
     async with broker_world() as world:
         topics, policies = world.broker.service.topics, world.broker.service.policies
         hanging, open_log = Hanging(), TopicLog.open
