@@ -8,6 +8,7 @@ Ready:    its REST names the namespace public/default, and its binary port takes
 
 from __future__ import annotations
 
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,12 @@ from urllib.request import urlopen
 
 from interop.apache import write_settings
 from interop.jars import PULSAR
-from interop.java_program import java_command
+from interop.java_program import QUICK_JVM, java_command
+from magnetar.errors import ProcessFailedError
 from magnetar.testing.processes.child import Child, free_port, is_port_free
 
 HOST = "127.0.0.1"
+CLUSTER = "standalone"  # The name of each cluster here, also where there are several servers.
 READY_TIMEOUT_S = 300.0  # 9 s on a quiet machine, minutes on one with ten times as much to do as it can.
 _SERVER_JVM = (
     "-Xms256m",
@@ -57,7 +60,7 @@ def _write_logging(directory: Path) -> Path:
 def _broker_settings(ports: tuple[int, int], metadata: str, copies: int) -> dict[str, object]:
     broker, web = ports
     return {
-        "clusterName": "standalone",
+        "clusterName": CLUSTER,
         "metadataStoreUrl": metadata,
         "configurationMetadataStoreUrl": metadata,
         "bindAddress": HOST,
@@ -181,6 +184,24 @@ class ApacheStandalone(_ApacheServer):
             "--bookkeeper-dir", self.directory / "bookkeeper", "--bookkeeper-port", str(self._bookie_port),
             "--num-bookies", "1", "--metadata-dir", self.directory / "metadata",
         )  # fmt: skip
+
+
+def set_up_cluster(directory: Path, zookeeper: str) -> None:
+    """The metadata that brokers need, by Apache's own command; that of bookies must exist."""
+    directory.mkdir(parents=True, exist_ok=True)
+    store = f"zk:{zookeeper}"
+    command = java_command(
+        "org.apache.pulsar.PulsarClusterMetadataSetup",
+        "--cluster", CLUSTER, "--metadata-store", store, "--configuration-metadata-store", store,
+        "--web-service-url", f"http://{HOST}:8080", "--broker-service-url", f"pulsar://{HOST}:6650",
+        jvm=(*_SERVER_JVM, QUICK_JVM),
+        logging=_write_logging(directory),
+        jars=PULSAR,
+    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READY_TIMEOUT_S, check=False)
+    if done.returncode:
+        lines = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise ProcessFailedError(f"PulsarClusterMetadataSetup ended with code {done.returncode}:\n{lines}")
 
 
 class ApacheBroker(_ApacheServer):
