@@ -51,3 +51,9 @@ def test_a_server_looks_less_often_than_python_does_by_default() -> None:
     gc.set_threshold(700, 10, 10)
     expect_long_life()
     assert gc.get_threshold() > (700, 10, 10)
+
+
+def test_a_look_at_older_objects_is_at_few_of_them() -> None:
+    expect_long_life()
+    young, looks, _ = gc.get_threshold()
+    assert young * looks <= 20_000
