@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from kazoo import exceptions as kazoo
@@ -74,6 +76,21 @@ class TestNotSent:
         loop = asyncio.new_event_loop()
         yield LoopHandler(loop, None)
         loop.close()
+
+    def test_a_node_that_is_created_leaves_nothing_for_the_cycle_collector(self, client: Client) -> None:
+        client._state, client._connection._write_sock = KeeperState.CONNECTED, MagicMock()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(100):
+                client.create_node(f"/{number}", b"", is_ephemeral=True, is_sequential=True).rawlink(str)
+            while client._queue:
+                request, result = client._queue.popleft()
+                result.set(request.path)
+            del request, result
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
     @pytest.mark.parametrize("state", [KeeperState.CONNECTING, KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED])
     def test_the_queue_was_not_sent_and_the_rest_is_lost(self, client: Client, state: str) -> None:

@@ -30,7 +30,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, KazooException, SystemZookeeperError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, Create
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 _READ_BYTES = 65_536  # More than a TLS record, of at most 16 KiB.
 _WRITE_BYTES = 65_536  # More bytes than this are written at once.
 _MS = 1000
+_EPHEMERAL = 1
+_SEQUENTIAL = 2
 
 
 class Lock(Protocol):
@@ -344,6 +346,15 @@ class Client(KazooClient):  # type: ignore[misc]
     @property
     def is_stopping(self) -> bool:
         return bool(self._stopped.is_set())
+
+    def create_node(self, path: str, value: bytes, *, is_ephemeral: bool, is_sequential: bool) -> Result:
+        """As `create_async`. That one makes functions which refer to each other: some forty objects for each node,
+        which only the cycle collector frees."""
+        result: Result = self.handler.async_result()
+        flags = _EPHEMERAL * is_ephemeral | _SEQUENTIAL * is_sequential
+        whole_path = f"{self.chroot}{path}".rstrip("/") or "/"
+        self._call(Create(whole_path, value, self.default_acl, flags), result)
+        return result
 
     def _call(self, request: Any, result: Any) -> Any:
         with self._gate:

@@ -346,10 +346,10 @@ class ZooKeeperStore(MetadataStore):
 
     def _create(self, request: Create, future: asyncio.Future[Any]) -> None:
         mode = request.mode
-        result = self.client.create_async(
-            request.path, request.value, ephemeral=mode.is_ephemeral, sequence=mode.is_sequential
+        result = self.client.create_node(
+            request.path, request.value, is_ephemeral=mode.is_ephemeral, is_sequential=mode.is_sequential
         )
-        self._deliver(result, self._answer, request, future, str)
+        self._deliver(result, self._answer, request, future, self.client.unchroot)
 
     def _put(self, request: Put, future: asyncio.Future[Any]) -> None:
         result = self.client.set_async(request.path, request.value, request.version)
