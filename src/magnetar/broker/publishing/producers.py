@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -203,7 +202,7 @@ class Producers:
         self._epoch_taken = -1
         """The highest epoch that is being stored; it is not given again."""
         self._storing = asyncio.Lock()
-        self._waiting: deque[tuple[Producer, asyncio.Future[None]]] = deque()
+        self._waiting: list[tuple[Producer, asyncio.Future[None]]] = []
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -291,7 +290,7 @@ class Producers:
         return None if self._exclusive is None else self._exclusive.name
 
     def _throw_out_all(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, []
         for _, admitted in waiting:
             if not admitted.done():
                 admitted.set_exception(self._taken_by_another())
@@ -324,7 +323,7 @@ class Producers:
     def _pass_on_access(self) -> None:
         self._exclusive = None
         while self._waiting:
-            producer, admitted = self._waiting.popleft()
+            producer, admitted = self._waiting.pop(0)
             if not admitted.done():
                 self._exclusive = producer  # No other may take it until this one has it.
                 admitted.set_result(None)

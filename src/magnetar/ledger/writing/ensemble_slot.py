@@ -23,7 +23,6 @@ Read next: engine.py, repair.py
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
@@ -41,14 +40,15 @@ class StallDetector:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._marks: deque[tuple[float, int]] = deque()
-        """Times, and the total begun by then; both rise. Only marks that are not reached yet are kept."""
+        self._marks: list[tuple[float, int]] = []
+        """Times, and the total begun by then; both rise. Only marks that are not reached yet are kept, which are as many
+        as the looks within the patience."""
 
     def is_stalled(self, now: float, begun: int, done: int) -> bool:
         """Whether something that was begun `patience_s` ago or earlier is not done. Both totals only rise."""
         marks = self._marks
         while marks and marks[0][1] <= done:
-            marks.popleft()
+            del marks[0]
         if begun > done and (not marks or marks[-1][1] < begun):
             marks.append((now, begun))
         return bool(marks) and now - marks[0][0] >= self._patience_s

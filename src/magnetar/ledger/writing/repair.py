@@ -19,7 +19,6 @@ import asyncio
 import itertools
 import logging
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,7 +57,7 @@ class Repair:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._cancelled: list[asyncio.Task[None]] = []
-        self._change_times: deque[float] = deque()
+        self._change_times: list[float] = []  # At most `ensemble_changes_max`.
         self._short_since: float | None = None  # Since when replacements are missing.
         self._retries: Backoff | None = None  # Made when it is first needed, which is rare.
         self._tried_at = self._warned_at = -math.inf
@@ -185,7 +184,7 @@ class Repair:
         config = self._engine.config
         now, times = self._loop.time(), self._change_times
         while times and now - times[0] >= config.ensemble_changes_window_ms / 1000:
-            times.popleft()
+            del times[0]
         if len(times) >= config.ensemble_changes_max:
             raise EnsembleChangesExceededError(
                 f"ledger {self._engine.ledger_id}: bookies were replaced {len(times)} times within "

@@ -137,8 +137,9 @@ class LedgerWriter:
         )
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[Buffer, asyncio.Future[int]]] = deque()
-        """Callers of `add` that wait for room: each holds one payload, so the callers are the bound."""
+        self._queue: deque[tuple[Buffer, asyncio.Future[int]]] | None = None
+        """Callers of `add` that wait for room: each holds one payload, so the callers are the bound. None until one has
+        to wait: an empty deque takes 700 bytes, and a broker has a writer for each topic."""
         self._explicit_lac = ExplicitLac(self._engine, context.config.explicit_lac_interval_ms / 1000)
         self.on_ended: Callable[[LedgerWriter], None] | None = None
         """Is set by the client that made it; called once."""
@@ -246,6 +247,8 @@ class LedgerWriter:
         future: asyncio.Future[int] = self._loop.create_future()
         if self._queue or not engine.has_room:
             engine.check_size(payload)  # Now: when its turn comes, later entries rely on their places.
+            if self._queue is None:
+                self._queue = deque()
             self._queue.append((payload, future))
         else:
             engine.submit(payload, future)
@@ -309,8 +312,8 @@ class LedgerWriter:
                     log.exception("a listener failed to handle a failure", extra={"ledger_id": self.ledger_id})
         else:
             self._fail_futures(tokens, error)
-            queue, self._queue = self._queue, deque()
-            self._fail_futures([future for _, future in queue], self._refusal())
+            queue, self._queue = self._queue, None
+            self._fail_futures([future for _, future in queue or ()], self._refusal())
         if self.on_failure is not None:
             self.on_failure(self._refusal())
         self._wake_close()

@@ -78,7 +78,8 @@ class LogWriter:
         """The ledger that takes entries now."""
         self._confirming: LedgerWriter | None = None
         """The same ledger or, while there is none, the last one: entries that it has not confirmed are in flight."""
-        self._waiting: deque[LogEntry] = deque()
+        self._waiting: deque[LogEntry] | None = None
+        """None until an entry has to wait, which is rare: an empty deque takes 700 bytes."""
         self._waiting_bytes = 0
         self._was_full = False
         self._refusal: tuple[type[MagnetarError], str] | None = None
@@ -107,12 +108,12 @@ class LogWriter:
         self.next_index = index
 
     def _wait(self, entry: LogEntry) -> None:
-        if len(self._waiting) >= self._entries_max or self._waiting_bytes + len(entry.data) > self._bytes_max:
+        if self.waiting >= self._entries_max or self._waiting_bytes + len(entry.data) > self._bytes_max:
             raise LogBusyError(
-                f"{len(self._waiting)} entries of {self._waiting_bytes} bytes wait for this topic's ledger: "
+                f"{self.waiting} entries of {self._waiting_bytes} bytes wait for this topic's ledger: "
                 "publish more slowly, or again later"
             )
-        self._waiting.append(entry)
+        self._line().append(entry)
         self._waiting_bytes += len(entry.data)
 
     @property
@@ -122,7 +123,7 @@ class LogWriter:
         if ledger is not None:
             room = not self._waiting and ledger.has_room
         else:
-            room = len(self._waiting) * 2 < self._entries_max and self._waiting_bytes * 2 < self._bytes_max
+            room = self.waiting * 2 < self._entries_max and self._waiting_bytes * 2 < self._bytes_max
         self._was_full = self._was_full or not room
         return room
 
@@ -133,7 +134,13 @@ class LogWriter:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting or ())
+
+    def _line(self) -> deque[LogEntry]:
+        """The entries that wait, for more of them."""
+        if self._waiting is None:
+            self._waiting = deque()
+        return self._waiting
 
     def drain(self) -> None:
         """Submits waiting entries, as far as the ledger has room."""
@@ -173,7 +180,7 @@ class LogWriter:
             self.drain()
 
     def on_failed(self, entries: Sequence[LogEntry], error: MagnetarError) -> None:
-        self._waiting.extendleft(reversed(entries))  # More than may wait, for once: they were accepted already.
+        self._line().extendleft(reversed(entries))  # More than may wait, for once: they were accepted already.
         self._waiting_bytes += sum(len(entry.data) for entry in entries)
         ledger = self._confirming
         if ledger is None or ledger.failure is not error:  # It is of a new ledger; `attach` will see it.
@@ -213,7 +220,7 @@ class LogWriter:
 
     def fail_waiting(self, error: MagnetarError) -> None:
         """Reports that the entries that wait are not appended."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        waiting, self._waiting, self._waiting_bytes = self._waiting, None, 0
         if waiting:
             self._listener.on_append_failed([entry.token for entry in waiting], error)
 
