@@ -81,7 +81,45 @@ class EngineStatistics:
 
 
 class WriteEngine(Generic[Token]):
-    """Is made by `open` and ended by `aclose`. Entries are consecutive, from `first_entry_id` on."""
+    """Is made by `open` and ended by `aclose`. Entries are consecutive, from `first_entry_id` on.
+
+    A broker has one for each topic, and a dictionary of its attributes would take more than a kilobyte.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_behind_max",
+        "_bytes_max",
+        "_check_interval_s",
+        "_entries_max",
+        "_failures",
+        "_flush_is_due",
+        "_flushed",
+        "_header",
+        "_is_blocked",
+        "_listener",
+        "_loop",
+        "_random",
+        "_repair",
+        "_resent",
+        "_slot_of",
+        "_stalls",
+        "_timer",
+        "bookies",
+        "carried_lac",
+        "change",
+        "config",
+        "error",
+        "keys",
+        "lac",
+        "ledger_id",
+        "length_at_lac",
+        "payload_bytes_max",
+        "pending",
+        "placement",
+        "sizes",
+        "slots",
+    )
 
     def __init__(
         self,

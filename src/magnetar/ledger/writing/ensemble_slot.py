@@ -41,8 +41,8 @@ class StallDetector:
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._marks: list[tuple[float, int]] = []
-        """Times, and the total begun by then; both rise. Only marks that are not reached yet are kept, which are as many
-        as the looks within the patience."""
+        """Times, and the total begun by then; both rise. Only marks that are not reached yet are kept: at most one for
+        each look within the patience."""
 
     def is_stalled(self, now: float, begun: int, done: int) -> bool:
         """Whether something that was begun `patience_s` ago or earlier is not done. Both totals only rise."""
