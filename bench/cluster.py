@@ -7,10 +7,10 @@ unload-p99         500 messages per second to one topic, whose bundle is unloade
                    sent at most half a second before an unload, or 1.5 s after it
 open-10000         seconds for producers on 10,000 new topics, 32 at a time, in five slices
 topics-10000       p50 and p99 of publishing to 10,000 topics, 1,000 messages per second in all. `beside-1` has as its
-                   peer our own figure with 1 topic at the same rate
-idle-topic-memory  of both brokers, per topic with one producer and one subscription. Of magnetar's all that is resident
-                   counts, of Apache's what is alive in the heap after a full collection; what is resident is shown for
-                   both
+                   peer our own figure with 1 topic at the same rate. The servers' CPU is per topic that was opened, and
+                   per message
+idle-topic-memory  resident memory of both brokers, per topic with one producer and one subscription; Apache's after a
+                   full collection. What is alive in their heaps is shown beside it
 
 `python -m bench.cluster --rows take-over` measures some rows only.
 Read next: cluster_sides.py (the two clusters, and what makes them comparable), cluster_worker.py (the client)
@@ -22,7 +22,7 @@ import argparse
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any, Final
 
@@ -214,17 +214,24 @@ class Vanished:
 
 
 def _many_topics(contest: Contest, topics: int, rounds: int) -> list[Row]:
-    before = [side.deployment.memory_bytes() for side in contest.sides]
-    rows = [_open(contest, topics), *_latency(contest, topics, rounds)]
+    before = [_memory(side) for side in contest.sides]
+    return [_open(contest, topics), _subscribe(contest, before), *_latency(contest, topics, rounds)]
+
+
+def _memory(side: Contestant) -> Figures:
+    live = side.deployment.live_bytes()  # First: it collects what is not.
+    return {"resident_KB": side.deployment.resident_bytes() / 1000, "live_KB": live / 1000}
+
+
+def _subscribe(contest: Contest, before: Sequence[Figures]) -> Row:
+    """Nothing was published yet: no broker holds messages."""
     say(f"cluster/{MEMORY}")
     taken = []
-    for side, (alive_before, resident_before) in zip(contest.sides, before, strict=True):
-        subscribed = side.client.ask("subscribe")
-        alive, resident = side.deployment.memory_bytes()
-        figures = {"alive": alive - alive_before, "resident_KB": resident - resident_before}
-        taken.append([{name: value / subscribed / 1000 for name, value in figures.items()}])
-    rows.append(Taken(*taken).row(MEMORY, "KB/topic", "alive", MEMORY_GOAL, "resident_KB"))
-    return rows
+    for side, first in zip(contest.sides, before, strict=True):
+        count = side.client.ask("subscribe")
+        taken.append([{name: (now - first[name]) / count for name, now in _memory(side).items()}])
+        side.client.ask("unsubscribe")
+    return Taken(*taken).row(MEMORY, "KB/topic", "resident_KB", MEMORY_GOAL, "live_KB")
 
 
 def _open(contest: Contest, topics: int) -> Row:
@@ -234,20 +241,23 @@ def _open(contest: Contest, topics: int) -> Row:
     slices: list[list[Figures]] = [[], []]
     for first in range(0, topics, topics // SLICES):
         for side, prefix, taken in zip(contest.sides, prefixes, slices, strict=True):
-            taken.append(side.client.ask("open", prefix=prefix, first=first, count=topics // SLICES))
+            count = topics // SLICES
+            taken.append(side.measure("open", count, prefix=prefix, first=first, count=count))
     total: list[list[Figures]] = []
     for taken in slices:
         seconds = sum(each["seconds"] for each in taken)
         cpu = sum(each["cpu"] * each["seconds"] for each in taken) / seconds
-        total.append([{"seconds": seconds, "cpu": cpu, "slowest_slice_s": max(each["seconds"] for each in taken)}])
-    return Taken(*total).row(OPEN, "s", "seconds", OPEN_GOAL, "slowest_slice_s")
+        slowest, servers = max(each["seconds"] for each in taken), median(each["servers_CPU_us"] for each in taken)
+        total.append([{"seconds": seconds, "cpu": cpu, "slowest_slice_s": slowest, "servers_CPU_us": servers}])
+    return Taken(*total).row(OPEN, "s", "seconds", OPEN_GOAL, "slowest_slice_s", "servers_CPU_us")
 
 
 def _latency(contest: Contest, topics: int, rounds: int) -> list[Row]:
     say(f"cluster/{LATENCY}")
 
     def publish_to(count: int) -> Callable[[Contestant], Figures]:
-        return lambda side: side.client.ask("publish", topics=count, rate=LATENCY_RATE, seconds=LATENCY_S)
+        arguments = {"topics": count, "rate": LATENCY_RATE, "seconds": LATENCY_S}
+        return lambda side: side.measure("publish", LATENCY_RATE * LATENCY_S, **arguments)
 
     for warm in (1, topics):
         in_turn(contest, 1, publish_to(warm))
@@ -260,9 +270,9 @@ def _latency(contest: Contest, topics: int, rounds: int) -> list[Row]:
     rows = []
     for figure, most in (("p50", P50_BESIDE_1), ("p99", P99_BESIDE_1)):
         value = f"{figure}_ms"
-        row = many.row(f"{LATENCY}-{figure}", "ms", value, LATENCY_GOAL)
-        with_one = {"with 1 topic": one.both(value)}
-        rows.append(Row(row.name, row.unit, row.better, row.ours, PEER, row.theirs, row.goal, None, with_one))
+        row = many.row(f"{LATENCY}-{figure}", "ms", value, LATENCY_GOAL, "servers_CPU_us")
+        with_one = {f"{figure} with 1 topic": one.both(value), "servers CPU with 1": one.both("servers_CPU_us")}
+        rows.append(replace(row, detail={**row.detail, **with_one}))
         name = f"cluster/{LATENCY}-{figure}-beside-1"
         rows.append(Row(name, "ms", "lower", many.side(0, value), "with 1 topic", one.side(0, value), 1 / most))
     return rows

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from kazoo.client import KazooClient
 
 from bench.bookie_contest import data_directory
-from bench.pulsar import resident_mb
+from bench.pulsar import cpu_seconds, resident_mb
 from bench.worker_process import WorkerProcess
 from interop.apache import apache_bookie
-from interop.bookies import Registry
+from interop.bookies import Bookie, Registry
 from interop.cluster.mixed import ask
 from interop.jars import JAVA_MIN
 from interop.pulsar.apache import ApacheBroker, set_up_cluster
@@ -31,6 +31,7 @@ from magnetar.errors import ProcessFailedError
 from magnetar.runtime.java import find_java
 from magnetar.testing.processes.child import wait_for
 from magnetar.testing.processes.cluster import ProcessCluster
+from magnetar.testing.processes.zookeeper import ZooKeeperServer
 
 SESSION_MS: Final = 8_000
 """Of all brokers. Apache's ends itself if a busy machine keeps its start from answering for this time."""
@@ -53,6 +54,11 @@ _APACHES_SETTINGS: Final[Mapping[str, object]] = {
 _WAIT_S: Final = 60.0
 _JCMD_TIMEOUT_S: Final = 120
 _MOVES_MAX: Final = 10
+
+
+class HasPid(Protocol):
+    @property
+    def pid(self) -> int: ...
 
 
 class Deployment(ABC):
@@ -104,9 +110,21 @@ class Deployment(ABC):
     def _new_broker(self, directory: Path) -> Broker:
         """Starts it, and does not wait."""
 
+    def resident_bytes(self) -> float:
+        """Of both brokers."""
+        return sum(resident_mb(each.pid) for each in self.brokers) * 1e6
+
     @abstractmethod
-    def memory_bytes(self) -> tuple[float, float]:
-        """What the objects of all brokers take, and their resident memory."""
+    def live_bytes(self) -> float:
+        """What the objects of both brokers take. Garbage is collected before."""
+
+    def cpu_seconds(self) -> float:
+        """Used by brokers, bookies and ZooKeeper until now."""
+        assert isinstance(self._cluster.zookeeper, ZooKeeperServer)
+        return sum(cpu_seconds(each.pid) for each in (*self.brokers, *self._bookies(), self._cluster.zookeeper))
+
+    @abstractmethod
+    def _bookies(self) -> Sequence[HasPid]: ...
 
     # --- bundles ------------------------------------------------------------------------------------------------------
 
@@ -154,33 +172,39 @@ class MagnetarDeployment(Deployment):
     def _new_broker(self, directory: Path) -> Broker:
         return MagnetarBroker(directory, self._cluster.metadata, *_OUR_SETTINGS)
 
-    def memory_bytes(self) -> tuple[float, float]:
-        """All that is resident counts as objects: no collector keeps room for more."""
-        resident = sum(resident_mb(each.pid) for each in self.brokers) * 1e6
-        return resident, resident
+    def _bookies(self) -> Sequence[HasPid]:
+        return self._cluster.bookies
+
+    def live_bytes(self) -> float:
+        """All that is resident: objects are freed when the last reference goes."""
+        return self.resident_bytes()
 
 
 class ApacheDeployment(Deployment):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, 0)
+        self._own_bookies: list[Bookie] = []
 
     def _start_bookies(self, stack: ExitStack) -> None:
         set_up_cluster(self._directory, self.zookeeper)
         with Registry(self.zookeeper) as registry:
-            bookies = [apache_bookie(self._directory / f"bookie-{number}", self.zookeeper) for number in range(BOOKIES)]
-            for bookie in bookies:
+            for number in range(1, BOOKIES + 1):
+                bookie = apache_bookie(self._directory / f"bookie-{number}", self.zookeeper)
                 bookie.launch()
                 stack.callback(bookie.kill)
-            for bookie in bookies:
+                self._own_bookies.append(bookie)
+            for bookie in self._own_bookies:
                 bookie.wait_ready(registry)
 
     def _new_broker(self, directory: Path) -> Broker:
         return ApacheBroker(directory, self.zookeeper, _APACHES_SETTINGS, copies=COPIES)
 
-    def memory_bytes(self) -> tuple[float, float]:
-        """Of the heap only what is alive counts as objects; direct memory is left out."""
-        alive = sum(_live_heap_bytes(each.pid) for each in self.brokers)
-        return alive, sum(resident_mb(each.pid) for each in self.brokers) * 1e6
+    def _bookies(self) -> Sequence[HasPid]:
+        return self._own_bookies
+
+    def live_bytes(self) -> float:
+        """Of the heap. Direct memory is left out."""
+        return sum(_live_heap_bytes(each.pid) for each in self.brokers)
 
 
 def _live_heap_bytes(pid: int) -> float:
@@ -211,6 +235,12 @@ class Contestant:
         self.deployment = deployment
         self.client = client
         self._topics = 0
+
+    def measure(self, op: str, per: float, **arguments: object) -> dict[str, float]:
+        """The client's figures, with the CPU that the cluster used, in microseconds per one of `per`."""
+        used = self.deployment.cpu_seconds()
+        figures: dict[str, float] = self.client.ask(op, **arguments)
+        return {**figures, "servers_CPU_us": (self.deployment.cpu_seconds() - used) / per * 1e6}
 
     def new_topic(self, kind: str) -> str:
         self._topics += 1

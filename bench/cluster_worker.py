@@ -2,10 +2,10 @@
 
 open        producers on new topics, 32 at a time; all of them stay open
 publish     paced messages to the first COUNT of them in turn: the time from each `send_async` to its acknowledgement
-subscribe   a consumer on each of their topics
+subscribe   a consumer on each of their topics; `unsubscribe` ends them with their subscriptions
 start       paced messages to one topic, until `stop`: when each was sent, and when it was acknowledged
 probe       until a publish of a new client is acknowledged: one tries every 100 ms, none waits for another
-close       all producers and consumers
+close       all producers
 """
 
 from __future__ import annotations
@@ -115,6 +115,11 @@ class Worker:
     def _consumer(self, topic: str) -> Any:
         return self._client.subscribe(topic, SUBSCRIPTION, receiver_queue_size=1)
 
+    def unsubscribe(self) -> None:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda each: each.unsubscribe(), self._consumers))
+        self._consumers = []
+
     def start(self, topic: str, rate: int) -> None:
         producer = self._client.create_producer(topic, send_timeout_millis=0, **SINGLE)
         self._producers.append(producer)
@@ -146,8 +151,8 @@ class Worker:
 
     def close(self) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda each: each.close(), [*self._consumers, *self._producers]))
-        self._consumers, self._producers = [], []
+            list(pool.map(lambda each: each.close(), self._producers))
+        self._producers = []
 
 
 def _try(url: str, topic: str, log: Path, acknowledged: list[float]) -> None:
@@ -165,7 +170,7 @@ def cpu_s() -> float:
 
 def main() -> None:
     worker = Worker(sys.argv[1], Path(sys.argv[2]))
-    names = ("open", "publish", "subscribe", "start", "stop", "probe", "close")
+    names = ("open", "publish", "subscribe", "unsubscribe", "start", "stop", "probe", "close")
     serve_requests({name: getattr(worker, name) for name in names})
 
 

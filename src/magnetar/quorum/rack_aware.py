@@ -111,6 +111,8 @@ class RackAwarePlacement(PlacementPolicy):
         )
         places = [(bookie, rack_of(bookie)) for bookie in pool]
         racks = sorted({rack for _, rack in places} | {rack for rack in circle.racks if rack is not None})
+        if len(racks) == 1 and not self._enforced:  # All places are alike, and there is nothing to search.
+            return list(pool[: len(vacancies.open_positions)])
         for goal in self._goals(vacancies.sizes, racks):
             chosen = arrange(circle, places, goal)
             if chosen is not None:

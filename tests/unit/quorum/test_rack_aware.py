@@ -13,7 +13,7 @@ from magnetar.errors import NotEnoughBookiesError
 from magnetar.ids import BookieId
 from magnetar.quorum.candidates import Candidates
 from magnetar.quorum.placement import Adherence
-from magnetar.quorum.rack_aware import RackAwarePlacement
+from magnetar.quorum.rack_aware import Circle, Goal, Kind, RackAwarePlacement, arrange
 from magnetar.quorum.sizes import QuorumSizes
 from tests.unit.quorum.worlds import circle_exists, cluster, is_circle
 
@@ -34,6 +34,17 @@ def racks_of(candidates: Candidates, ensemble: tuple[BookieId, ...]) -> list[str
 def exists(counts: list[int], sizes: QuorumSizes, distinct: int, *, neighbours_differ: bool) -> bool:
     order = tuple(sorted(counts))  # Racks have no names here: fewer worlds to try.
     return circle_exists(order, sizes.ensemble, sizes.write, distinct, neighbours_differ=neighbours_differ)
+
+
+@given(st.integers(1, 6), ensembles)
+def test_in_a_single_rack_the_choice_is_that_of_the_search(count: int, sizes: QuorumSizes) -> None:
+    """Which is left out there."""
+    if count < sizes.ensemble:
+        return
+    places = [(BookieId(f"b-{number}"), "/a") for number in range(count)]
+    nobody = (None,) * sizes.ensemble
+    found = arrange(Circle(nobody, nobody), places, Goal(sizes.write, (Kind(str, 1),), neighbours_differ=False))
+    assert found == [bookie for bookie, _ in places[: sizes.ensemble]]
 
 
 # --- new ensembles ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from magnetar.broker.policies.events import (
     decode_event,
     parsed_event_schema,
 )
-from magnetar.broker.policies.registry import EffectivePolicies, merge_policies
+from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies, merge_policies, namespace_policies
 from magnetar.broker.policies.rows import Documents
 from magnetar.broker.policies.values import Json
 from magnetar.broker.resources import paths
@@ -108,6 +108,7 @@ class NamespaceState:
         """By the topic that the policies belong to: all its partitions share them."""
         self._shared: dict[bool, EffectivePolicies] = {}
         """The policies of topics without policies of their own, by whether brokers use the topics for themselves."""
+        self._of_namespace: NamespacePolicies | None = None
 
     @property
     def is_watched(self) -> bool:
@@ -129,6 +130,13 @@ class NamespaceState:
             shared = self._shared[is_system] = merge_policies(documents, self._config, is_system=is_system)
         return shared
 
+    @property
+    def of_namespace(self) -> NamespacePolicies:
+        """What counts for the namespace as a whole; merged once for each document."""
+        if self._of_namespace is None:
+            self._of_namespace = namespace_policies(self.document or {}, self._config)
+        return self._of_namespace
+
     def watch(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
         watched = _Watched(topic, listener, self.effective(topic))
         base = watched.base
@@ -146,6 +154,7 @@ class NamespaceState:
         """Topics keep the policies they have if the document is malformed or missing, because they are in use."""
         self.document = document
         self._shared.clear()
+        self._of_namespace = None
         if document is not None:
             await self.notify_all()
 

@@ -30,7 +30,7 @@ from magnetar.broker.policies.events import (
     unknown_field,
 )
 from magnetar.broker.policies.follower import Listener, NamespaceFollower, NamespaceState
-from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies, namespace_policies
+from magnetar.broker.policies.registry import EffectivePolicies, NamespacePolicies
 from magnetar.broker.resources.documents import Decision, Document
 from magnetar.config.root import Config
 from magnetar.errors import NotAllowedError, PoliciesUnavailableError, ResourceMissingError
@@ -83,7 +83,7 @@ class PolicyService:
 
     def of_namespace(self, name: NamespaceName) -> NamespacePolicies:
         """Returns what counts for a namespace that was loaded."""
-        return namespace_policies(self._state(name).document or {}, self._config)
+        return self._state(name).of_namespace
 
     def is_being_deleted(self, name: NamespaceName) -> bool:
         """Also true after the namespace was deleted."""

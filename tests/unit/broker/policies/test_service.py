@@ -86,6 +86,16 @@ async def test_refresh_puts_a_change_in_force_at_once_and_nothing_goes_back() ->
             assert world.policies.effective(TOPIC).message_ttl_s == ttl_s
 
 
+async def test_policies_of_a_namespace_are_merged_once_for_each_document() -> None:
+    async with policy_world() as world:
+        await world.policies.load_namespace(NAMESPACE)
+        for most in (3, 4):
+            await set_namespace(world, max_topics_per_namespace=most)
+            await world.policies.refresh(NAMESPACE)
+            assert world.policies.of_namespace(NAMESPACE).topics_max == most
+            assert world.policies.of_namespace(NAMESPACE) is world.policies.of_namespace(NAMESPACE)
+
+
 async def test_namespace_that_does_not_exist_is_an_error_until_it_is_made() -> None:
     async with policy_world() as world:
         name = NamespaceName("public", "later")
