@@ -128,6 +128,21 @@ class WatchesContract(StoreContract):
         await store.sync()
         assert [(event.kind.value, event.path) for event in recorder.events] == [("changed", "/a")]
 
+    async def test_a_read_that_expects_nothing_has_the_same_answer_and_the_same_watch(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        recorder = Recorder()
+        assert await store.get("/rare", watch=recorder.on_event, expects_nothing=True) is None
+        await other.create("/rare", b"1")
+        await until(lambda: recorder.events, "the watcher was called")
+        await store.sync()
+        found = await store.get("/rare", watch=recorder.on_event, expects_nothing=True)
+        assert found is not None
+        assert found.value == b"1"
+        await other.put("/rare", b"2")
+        await until(lambda: len(recorder.events) == 2, "the watcher was called again")
+        assert recorder.kinds == ["created", "changed"]
+
     async def test_a_value_watch_on_a_missing_node_hears_of_its_creation(
         self, store: MetadataStore, other: MetadataStore
     ) -> None:

@@ -49,9 +49,11 @@ class MetadataCache:
         self._misses = 0
         self._stop_listening = store.session.listen(self._on_session)
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, *, expects_nothing: bool = False) -> Node | None:
         """As the store's `get`; absence is cached too."""
-        return await self._through(("value", path), lambda watch: self._store.get(path, watch=watch))
+        return await self._through(
+            ("value", path), lambda watch: self._store.get(path, watch=watch, expects_nothing=expects_nothing)
+        )
 
     async def children(self, path: str) -> list[str]:
         """As the store's `children`; the list belongs to the caller."""

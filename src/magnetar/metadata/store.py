@@ -215,6 +215,8 @@ OperationResult: TypeAlias = str | int | None
 class Get:
     path: str
     watch: Watcher | None = None
+    expects_nothing: bool = False
+    """Most such nodes do not exist: a store that has a cheaper request for these sends that one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +273,11 @@ class MetadataStore(ABC):
     def _submit(self, request: Request) -> asyncio.Future[Any]:
         """Submits the request. The future may be cancelled by a caller that stopped waiting."""
 
-    async def get(self, path: str, *, watch: Watcher | None = None) -> Node | None:
+    async def get(self, path: str, *, watch: Watcher | None = None, expects_nothing: bool = False) -> Node | None:
         """Returns the node, or None. The watcher sees CREATED, CHANGED and DELETED, also when the node does not exist
-        yet."""
+        yet. `expects_nothing`: it probably does not; the answer is the same, with less work."""
         check_path(path)
-        node: Node | None = await self._call(Get(path, watch))
+        node: Node | None = await self._call(Get(path, watch, expects_nothing))
         return node
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,8 +70,9 @@ class FaultyStore(MetadataStore):
             raise OutcomeUnknownError(f"the answer to {name} was lost")
         return result
 
-    async def get(self, path: str, *, watch: Watcher | None = None) -> Node | None:
-        found: Node | None = await self._done("get", lambda: self._store.get(path, watch=watch))
+    async def get(self, path: str, *, watch: Watcher | None = None, expects_nothing: bool = False) -> Node | None:
+        read = functools.partial(self._store.get, path, watch=watch, expects_nothing=expects_nothing)
+        found: Node | None = await self._done("get", read)
         return found
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> list[str]:

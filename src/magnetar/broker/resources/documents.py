@@ -70,10 +70,10 @@ class Documents:
         self.store = store
         self.cache = cache
 
-    async def read(self, path: str) -> Document | None:
+    async def read(self, path: str, *, expects_nothing: bool = False) -> Document | None:
         """Returns the caller's own copy; None if the node is missing, or is empty: a parent that another client
-        made."""
-        node = await self.cache.get(path)
+        made. `expects_nothing`: as in the store's `get`."""
+        node = await self.cache.get(path, expects_nothing=expects_nothing)
         return _document(path, node)
 
     async def read_fresh(self, path: str) -> Document | None:

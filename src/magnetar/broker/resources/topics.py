@@ -49,7 +49,7 @@ class PartitionedTopics:
 
     async def get(self, topic: TopicName) -> Partitioned | None:
         """Returns the entry of the topic itself, not of a partition; None if it is not partitioned."""
-        return _partitioned(await self._documents.read(paths.partitioned_topic(topic)))
+        return _partitioned(await self._documents.read(paths.partitioned_topic(topic), expects_nothing=True))
 
     async def get_fresh(self, topic: TopicName) -> Partitioned | None:
         """Returns a state that includes every change that any client completed before the call."""

@@ -416,6 +416,9 @@ class ZooKeeperStore(MetadataStore):
 
     def _get(self, request: Get, future: asyncio.Future[Any], tries: int = 1) -> None:
         watch = ArmedWatch(request.path, request.watch) if request.watch else None
+        if watch is not None and request.expects_nothing and tries == 1:
+            self._watch_missing(request, future, watch, tries)
+            return
         self._deliver(self.client.get_async(request.path, watch), self._answer_get, request, future, watch, tries)
 
     def _answer_get(
