@@ -622,6 +622,14 @@ class DuplicateUndecidedError(BrokerError):
     retryable = True
 
 
+class KafkaRefusedError(BrokerError):
+    """A request of a Kafka client, or a part of it, is refused; `code` is the protocol's number of the reason."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class BacklogQuotaExceededError(BrokerError):
     """Subscriptions of the topic lag too far for more messages to be published; `policy` decides how clients learn
     it."""
