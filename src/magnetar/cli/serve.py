@@ -32,6 +32,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.broker.broker import Broker
 from magnetar.broker.cluster.assemble import cluster_ownership
 from magnetar.broker.front_end import PULSAR
+from magnetar.broker.kafka.front_end import KafkaFrontEnd
 from magnetar.broker.ownership import Ownership, OwnershipContext, SoleOwnership
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.cli.open_store import Url
@@ -232,6 +233,7 @@ async def serve(
         admin = AdminServer(metrics, health, guard, runtime)
         bound_http_port = await _open_http(config, http_port, admin, closing)
         front_end = PulsarFrontEnd(config.pulsar)
+        kafka = KafkaFrontEnd(config.kafka) if config.kafka.enabled else None
         http_address = f"{config.pulsar.reached_at}:{bound_http_port}"
         broker = await Broker.open(
             config,
@@ -239,7 +241,7 @@ async def serve(
             store,
             client,
             metrics,
-            front_ends=[front_end],
+            front_ends=[front_end] if kafka is None else [front_end, kafka],
             http_address=http_address,
             ownership=ownership,
             configuration=configuration,
@@ -248,7 +250,7 @@ async def serve(
         health.broker = broker
         admin.attach(broker)
         closing.push_async_callback(admin.aclose)  # First of all: requests need the broker.
-        _print_ready(broker, front_end.port, bookie, bound_http_port)
+        _print_ready(broker, front_end.port, bookie, bound_http_port, None if kafka is None else kafka.port)
         expect_long_life()
         await _wait_failed(bookie, broker)
 
@@ -256,6 +258,8 @@ async def serve(
 def _require_free_ports(config: Config, http_port: int, *, has_bookie: bool) -> None:
     host, bookie = config.pulsar.listens_on, config.bookie
     ports = [Port(host, config.pulsar.port, "--port"), Port(host, http_port, "--http-port")]
+    if config.kafka.enabled:
+        ports.append(Port(config.kafka.listens_on, config.kafka.port, "--set kafka.port=PORT"))
     if has_bookie:
         ports.append(Port(bookie.listens_on, bookie.port, "--set bookie.port=PORT"))
     require_free(*ports)
@@ -320,13 +324,14 @@ async def close_hurriedly(close: Callable[[], Coroutine[Any, Any, None]], step_s
         log.warning("the broker was not closed cleanly", extra={"why": str(error)})
 
 
-def _print_ready(broker: Broker, port: int, bookie: Bookie | None, http_port: int) -> None:
+def _print_ready(broker: Broker, port: int, bookie: Bookie | None, http_port: int, kafka_port: int | None) -> None:
     ready = {
         "ready": True,
         "service_url": broker.service.address.url_for(PULSAR),
         "admin_url": broker.service.address.http_url,
         "port": port,
         "http_port": http_port,
+        "kafka_port": kafka_port,
         "bookie_id": None if bookie is None else bookie.bookie_id,
         "bookie_port": None if bookie is None else bookie.port,
     }

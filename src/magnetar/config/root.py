@@ -11,6 +11,7 @@ from magnetar.config.bookie import BookieConfig
 from magnetar.config.broker import BrokerConfig
 from magnetar.config.defaults import SchemasConfig, TopicDefaultsConfig
 from magnetar.config.dispatch import DispatchConfig
+from magnetar.config.kafka import KafkaConfig
 from magnetar.config.knobs import Knob, knobs_of
 from magnetar.config.ledger import LedgerConfig, PlacementConfig
 from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
@@ -43,6 +44,7 @@ class Config:
     topic: TopicConfig = field(default_factory=TopicConfig)
     cursor: CursorConfig = field(default_factory=CursorConfig)
     pulsar: PulsarConfig = field(default_factory=PulsarConfig)
+    kafka: KafkaConfig = field(default_factory=KafkaConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

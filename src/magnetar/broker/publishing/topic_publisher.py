@@ -113,6 +113,17 @@ class TopicPublisher(Publisher):
         if self._limit is not None:
             self._limit_rate(self._limit, publish)
 
+    def publish_parts(self, publish: Publish, parts: Sequence[Buffer]) -> None:
+        """Takes an entry of a front end that checks duplicates and policies itself, joined from these parts. Its
+        sequence ids are −1: deduplication does not count it."""
+        if self.refusal is not None:
+            self.require_open()
+        producer, _, _, messages, _, _ = publish
+        self.log.append_parts(parts, messages, publish)
+        producer.pending += 1
+        if self._limit is not None:
+            self._limit_rate(self._limit, publish)
+
     def publish_run(
         self, producer: Producer, offers: Sequence[Offer], first: int, end: int, view: memoryview, now: float
     ) -> TakenRun:

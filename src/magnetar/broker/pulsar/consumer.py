@@ -1,5 +1,6 @@
 """A consumer of one connection: entries are sent as MESSAGE frames, everything after the head uncopied.
 
+A batch of a Kafka producer is sent as a batch of Pulsar's (topic/entry_format/conversions.py), with the same header.
 The broker's own header (index and time) is stripped, unless the client speaks version 18, asked for it by its feature
 flag, and our setting allows it.
 
@@ -64,11 +65,14 @@ class ConsumerHandle:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         consumer_id, partition = self.consumer_id, self._partition
         epoch = self.consumer.epoch if self._has_epoch and not self.consumer.type.is_individual else None
-        gives_header = self._gives_header
+        gives_header, converted = self._gives_header, self.session.conversions.for_pulsar
         parts: list[Buffer] = []
         for entry, redelivery_count, ack_set in deliveries:
             data = entry.data
-            offset = 0 if gives_header else body_offset_of(data)
+            start = body_offset_of(data)
+            if start < len(data) and not data[start]:  # Without a checksum, as all entries of Kafka's.
+                data = converted(entry)
+            offset = 0 if gives_header else start
             ledger_id, entry_id = entry.position
             length = len(data) - offset
             parts += (

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Final
 
 from magnetar.broker.front_end import PULSAR, Endpoint, FrontEndStatistics
+from magnetar.broker.publishing.publish_memory import PublishMemory
 from magnetar.broker.pulsar.connection import RECEIVE_BYTES, Connection
 from magnetar.broker.pulsar.dispatcher import dispatch
-from magnetar.broker.pulsar.publish_memory import PublishMemory
 from magnetar.broker.pulsar.session import LookupLimit, Session, Shared
 from magnetar.broker.service import BrokerService
 from magnetar.config.pulsar import PulsarConfig
@@ -23,6 +23,7 @@ from magnetar.errors import NotAllowedError
 from magnetar.runtime.framed_connection import ConnectionCounters, listen
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.receiving import ReceiveMemory
+from magnetar.topic.entry_format.conversions import Conversions
 from magnetar.wire.pulsar.encode import PING
 from magnetar.wire.pulsar.frames import FRAME_PADDING_BYTES, FrameDecoder
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 4_096  # Connections that wait to be accepted: all clients at once, after a restart.
 _RELEASE_SECONDS_MAX: Final = 10.0
 _RELEASED_AT_ONCE_MAX: Final = 100  # Producers and consumers that leave in one turn of the loop: about a millisecond.
+_CONVERSIONS_BYTES_MAX: Final = 64 * 2**20  # Entries of Kafka producers: a tail that many consumers read together.
 _NO_REQUEST: Final = 2**64 - 1
 
 
@@ -69,7 +71,8 @@ class PulsarFrontEnd:
 
     async def start(self, service: BrokerService) -> None:
         assert self._server is not None, "bind first"
-        self._shared = Shared(service, self.config, self.memory, self.lookups)
+        conversions = Conversions(_CONVERSIONS_BYTES_MAX, self.config.message_bytes_max)
+        self._shared = Shared(service, self.config, self.memory, self.lookups, conversions)
         await self._server.start_serving()
 
     def statistics(self) -> FrontEndStatistics:

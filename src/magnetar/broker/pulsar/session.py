@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from magnetar.broker.front_end import PULSAR
 from magnetar.broker.ownership import Successor
 from magnetar.broker.publishing.producers import Producer, Publish
+from magnetar.broker.publishing.publish_memory import PublishMemory
 from magnetar.broker.pulsar.connection import Connection
 from magnetar.broker.pulsar.errors import code_of, message_of, publish_code_of
-from magnetar.broker.pulsar.publish_memory import PublishMemory
 from magnetar.broker.pulsar.values import NO_REQUEST
 from magnetar.broker.service import BrokerService
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.errors import MagnetarError, TooManyRequestsError
+from magnetar.topic.entry_format.conversions import Conversions
 from magnetar.wire.pulsar.encode import (
     encode_command,
     encode_error,
@@ -82,6 +83,7 @@ class Shared:
     config: PulsarConfig
     memory: PublishMemory
     lookups: LookupLimit
+    conversions: Conversions
 
 
 class Session:
@@ -94,6 +96,7 @@ class Session:
         self.service = shared.service
         self.config = shared.config
         self.lookups = shared.lookups
+        self.conversions = shared.conversions
         self.connection = connection
         self._memory = shared.memory
         self._dispatch = dispatch

@@ -11,13 +11,14 @@ Read next: wire/pulsar/entry.py, for the form
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from magnetar.errors import MalformedEntryError
+from magnetar.topic.entry_format import kafka
 from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.pulsar.encode import LAST_DIGITS, LOWER_DIGITS, varint
 from magnetar.wire.pulsar.entry import EntryHead as PulsarHead
@@ -128,8 +129,42 @@ class EntryHead(PulsarHead):
         return metadata.num_chunks_from_msg <= 1 or metadata.chunk_id == metadata.num_chunks_from_msg - 1
 
 
-read_head: Final[Callable[[Buffer], EntryHead]] = partial(parse_entry_as, EntryHead)
-"""Reads the header of an entry as it is stored."""
+class KafkaHead(EntryHead):
+    """The head of an entry that holds a batch of Kafka's. Its messages have keys and times of their own."""
+
+    __slots__ = ("_messages",)
+    _messages: int
+
+    @classmethod
+    def of(cls, head: PulsarHead, data: Buffer) -> KafkaHead:
+        made = cls(head.index, head.broker_ms, head.body_offset, head.metadata, head.payload_offset)
+        made._messages = kafka.messages_in(memoryview(data)[head.payload_offset :])
+        return made
+
+    @property
+    def messages(self) -> int:
+        return self._messages
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._messages
+
+    @property
+    def is_readable_batch(self) -> bool:
+        return False
+
+    @property
+    def completes_message(self) -> bool:
+        """It has no sequence id of Pulsar's."""
+        return False
+
+
+def read_head(data: Buffer) -> EntryHead:
+    """Reads the header of an entry as it is stored."""
+    head = parse_entry_as(EntryHead, data)
+    return KafkaHead.of(head, data) if head.metadata.properties and kafka.is_kafka(data) else head
+
+
 read_body: Final[Callable[[Buffer], EntryHead]] = partial(parse_body_as, EntryHead)
 """Reads the header of what a producer sent, before it is an entry."""
 
@@ -187,6 +222,10 @@ class EntryStamp:
                 return b"".join((broker_entry_header(index_of_last, now_ms), body))
             self._make(upper, now_ms)
         return b"".join((self._before, self._digits[index_of_last & _LOWER_MASK], self._after, body))
+
+    def on_parts(self, index_of_last: int, parts: Sequence[Buffer]) -> bytes:
+        """Does the same for what consists of several parts, with one copy, too."""
+        return b"".join((self.on(index_of_last, b""), *parts))
 
     def _make(self, upper: int, now_ms: int) -> None:
         self._upper, self._made_ms = upper, now_ms

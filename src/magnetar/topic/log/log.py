@@ -87,6 +87,7 @@ class TopicLog:
         self.is_new = node.is_new
         """Whether it was made by this `open`, and had no owner before."""
         self.append = self._writer.append
+        self.append_parts = self._writer.append_parts
         self.roll = self._roller.roll
         self.roll_if_due = self._roller.roll_if_due
         self.terminate = self._roller.terminate

@@ -73,7 +73,8 @@ class LogWriter:
         self._listener = listener
         self._entries_max = config.appends_waiting_max
         self._bytes_max = config.append_bytes_waiting_max
-        self._stamped = EntryStamp(entropy.wall_ms).on
+        self._stamp = EntryStamp(entropy.wall_ms)
+        self._stamped = self._stamp.on
         self._ledger: LedgerWriter | None = None
         """The ledger that takes entries now."""
         self._confirming: LedgerWriter | None = None
@@ -97,6 +98,23 @@ class LogWriter:
             messages = 1  # The number is the client's, and the index never goes back.
         index = self.next_index + messages
         data = self._stamped(index - 1, headers_and_payload)
+        if len(data) > ENTRY_BYTES_MAX:
+            raise _too_large(len(data))
+        ledger = self._ledger
+        entry = LogEntry(EARLIEST, data, messages, token)
+        if ledger is not None and not self._waiting and ledger.has_room:
+            ledger.submit(data, entry)
+        else:
+            self._wait(entry)
+        self.next_index = index
+
+    def append_parts(self, parts: Sequence[Buffer], messages: int, token: Any) -> None:
+        """Does what `append` does, for an entry whose parts are joined in the one copy that is made."""
+        if self._refusal is not None:
+            kind, message = self._refusal
+            raise kind(message)
+        index = self.next_index + messages
+        data = self._stamp.on_parts(index - 1, parts)
         if len(data) > ENTRY_BYTES_MAX:
             raise _too_large(len(data))
         ledger = self._ledger

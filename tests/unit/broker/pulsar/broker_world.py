@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.front_end import FrontEnd
 from magnetar.broker.ownership import Ownership, OwnershipContext, SoleOwnership
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -239,11 +240,15 @@ class BrokerWorld:
             self._store,
             self._client,
             Metrics(),
-            front_ends=[self.front_end],
+            front_ends=[self.front_end, *self.more_front_ends()],
             http_address=self._http_address,
             ownership=self._ownership,
             configuration=self._configuration,
         )
+
+    def more_front_ends(self) -> list[FrontEnd]:
+        """Makes those of other protocols."""
+        return []
 
     async def stop(self) -> None:
         await self.broker.aclose()

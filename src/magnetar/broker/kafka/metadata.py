@@ -1,0 +1,145 @@
+"""Metadata: brokers, and which of them serves which partition.
+
+All brokers of the cluster that serve Kafka's clients are named. A topic that does not exist is made only
+if the client allows it, and the namespace's policies do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from magnetar.broker.kafka.names import name_of, partition_of, topic_of
+from magnetar.broker.kafka.partition import LEADER_EPOCH
+from magnetar.broker.kafka.session import Session, refusal_of
+from magnetar.broker.ownership import BrokerAddress
+from magnetar.errors import KafkaRefusedError, MagnetarError, TopicNotFoundError
+from magnetar.names import Domain, TopicName
+from magnetar.runtime.gather import gather_bounded
+from magnetar.wire.kafka.codec import NO_UUID, Value
+from magnetar.wire.kafka.error_codes import ErrorCode
+from magnetar.wire.kafka.frames import RequestHead
+
+KAFKA: Final = "kafka"
+"""The protocol's name in a broker's addresses."""
+_AT_ONCE: Final = 32
+_NO_OPERATIONS: Final = -(2**31)
+"""Says that the client did not ask what it is allowed to do."""
+
+
+@dataclass(slots=True)
+class _Brokers:
+    """The brokers that an answer names."""
+
+    session: Session
+    found: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    async def add(self, address: BrokerAddress) -> int:
+        number = await self.session.shared.broker_ids.id_of(address.broker_id)
+        url = urlsplit(address.url_for(KAFKA))
+        self.found[number] = {"node_id": number, "host": url.hostname, "port": url.port}
+        return number
+
+    async def add_alive(self) -> None:
+        """Adds the brokers of the cluster that serve Kafka's clients."""
+        membership = self.session.service.membership
+        for broker in await membership.alive():
+            address = await membership.address_of(broker)
+            if address is not None and KAFKA in address.urls:
+                await self.add(address)
+
+
+async def handle(session: Session, head: RequestHead, request: Value) -> Mapping[str, Any]:
+    brokers = _Brokers(session)
+    here = await brokers.add(session.service.address)
+    await brokers.add_alive()
+    is_all = request["topics"] is None or (head.version == 0 and not request["topics"])
+    if is_all:
+        names = await _all_names(session)
+    else:
+        names = list(dict.fromkeys(topic["name"] for topic in request["topics"]))
+    create = bool(request["allow_auto_topic_creation"]) and not is_all
+    topics = await gather_bounded([partial(_topic, brokers, name, create) for name in names], _AT_ONCE)
+    return {
+        "brokers": list(brokers.found.values()),
+        "cluster_id": session.service.config.broker.cluster,
+        "controller_id": here,
+        "topics": topics,
+        "cluster_authorized_operations": _NO_OPERATIONS,
+    }
+
+
+async def _all_names(session: Session) -> list[str]:
+    """Returns the topics of the front end's namespace."""
+    service, namespace = session.service, session.shared.namespace
+    topics = await service.topics_of(namespace, (Domain.PERSISTENT,))
+    partitioned = await service.resources.partitioned_topics.names(namespace)
+    return sorted({name_of(topic.without_partition(), namespace) for topic in (*topics, *partitioned)})
+
+
+async def _topic(brokers: _Brokers, name: str | None, create: bool) -> Mapping[str, Any]:
+    session = brokers.session
+    try:
+        if name is None:
+            raise KafkaRefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "this broker gives topics no ids")
+        topic = topic_of(name, session.shared.namespace)
+        partitions = await _partitions(session, topic, create)
+        found = [await _partition(brokers, partition_of(topic, index, partitions), index)
+                 for index in range(max(1, partitions))]  # fmt: skip
+    except (MagnetarError, TimeoutError) as error:
+        code, _ = refusal_of(error)
+        return _named(name, (), code)
+    return _named(name_of(topic, session.shared.namespace), found)
+
+
+def _named(name: str | None, partitions: Sequence[Mapping[str, Any]], error: int = ErrorCode.NONE) -> Mapping[str, Any]:
+    return {
+        "error_code": error,
+        "name": name,
+        "topic_id": NO_UUID,
+        "partitions": partitions,
+        "topic_authorized_operations": _NO_OPERATIONS,
+    }
+
+
+async def _partitions(session: Session, topic: TopicName, create: bool) -> int:
+    """Returns the number of partitions, 0 for a topic without any. TopicNotFoundError."""
+    service = session.service
+    partitions = await service.partitions_of(topic, create=False) if not create else await _made(session, topic)
+    found = await service.resources.partitioned_topics.get(topic)
+    if found is not None and found.is_being_deleted:
+        raise TopicNotFoundError(f"topic {topic} is being deleted")
+    return partitions
+
+
+async def _made(session: Session, topic: TopicName) -> int:
+    service = session.service
+    partitions = await service.partitions_of(topic, create=True)
+    if partitions or await service.exists(topic):
+        return partitions
+    owner = await service.look_up(topic)
+    if not await service.may_auto_create(topic):
+        raise TopicNotFoundError(f"topic {topic} does not exist, and is not made by using it: create it first")
+    if owner.is_here:  # Otherwise its owner makes it when a message comes.
+        async with session.shared.creating:
+            await service.topic(topic, create=True)
+    return 0
+
+
+async def _partition(brokers: _Brokers, where: TopicName, index: int) -> Mapping[str, Any]:
+    try:
+        owner = await brokers.session.service.look_up(where)
+        leader = await brokers.add(owner.address)
+    except (MagnetarError, TimeoutError):  # There is none now: the client asks again.
+        return {"error_code": ErrorCode.LEADER_NOT_AVAILABLE, "partition_index": index, "leader_id": -1}
+    return {
+        "partition_index": index,
+        "leader_id": leader,
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": [leader],
+        "isr_nodes": [leader],
+        "offline_replicas": [],
+    }
