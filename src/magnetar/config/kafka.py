@@ -42,6 +42,13 @@ class KafkaConfig:
         "Namespace of topics whose names have no slash. Topics of other namespaces are `tenant/namespace/topic`.",
     )
 
+    retention_minutes: int = knob(
+        10_080,
+        "Minutes for which a topic keeps its messages if a Kafka client makes it by using it. It becomes a policy of "
+        "the topic. -1: forever.",
+        within=(-1, 2**31 - 1),
+    )
+
     # --- messages ---
 
     message_bytes_max: int = knob(

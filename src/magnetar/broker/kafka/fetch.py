@@ -112,7 +112,7 @@ async def _look_at(session: Session, wanted: _Wanted, room: int, is_first: bool,
     request = wanted.request
     partition = wanted.partition
     if partition is None or partition.is_closed:
-        partition = wanted.partition = await session.open_partition(wanted.topic, request["partition"], create=False)
+        partition = wanted.partition = await session.open_partition(wanted.topic, request["partition"])
     check_epoch(request["current_leader_epoch"])
     waiter.watch(partition)
     wanted.log_start = await partition.log_start()

@@ -38,7 +38,7 @@ async def _answer(session: Session, topic: str, request: Value) -> Mapping[str, 
 
 async def _find(session: Session, topic: str, request: Value) -> tuple[int, int]:
     """Returns offset and timestamp."""
-    partition = await session.open_partition(topic, request["partition_index"], create=False)
+    partition = await session.open_partition(topic, request["partition_index"])
     check_epoch(request["current_leader_epoch"])
     timestamp = request["timestamp"]
     if timestamp == LATEST:

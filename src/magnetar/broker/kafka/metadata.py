@@ -16,6 +16,7 @@ from magnetar.broker.kafka.names import name_of, partition_of, topic_of
 from magnetar.broker.kafka.partition import LEADER_EPOCH
 from magnetar.broker.kafka.session import Session, refusal_of
 from magnetar.broker.ownership import BrokerAddress
+from magnetar.broker.resources.documents import Document
 from magnetar.errors import KafkaRefusedError, MagnetarError, TopicNotFoundError
 from magnetar.names import Domain, TopicName
 from magnetar.runtime.gather import gather_bounded
@@ -116,17 +117,28 @@ async def _partitions(session: Session, topic: TopicName, create: bool) -> int:
 
 
 async def _made(session: Session, topic: TopicName) -> int:
+    """Returns the number of partitions of a topic, which is made if it does not exist and may be."""
     service = session.service
-    partitions = await service.partitions_of(topic, create=True)
-    if partitions or await service.exists(topic):
-        return partitions
-    owner = await service.look_up(topic)
+    await service.require_namespace(topic.namespace)
+    partitioned = await service.resources.partitioned_topics.get(topic)
+    if partitioned is not None:
+        return partitioned.partitions
+    if await service.exists(topic):
+        return 0
     if not await service.may_auto_create(topic):
         raise TopicNotFoundError(f"topic {topic} does not exist, and is not made by using it: create it first")
-    if owner.is_here:  # Otherwise its owner makes it when a message comes.
-        async with session.shared.creating:
-            await service.topic(topic, create=True)
-    return 0
+    async with session.shared.creating:
+        await service.require_topic_room(topic.namespace, 1)
+        await service.policies.update_topic(topic, partial(_with_retention, session.config.retention_minutes))
+        partitions = await service.partitions_of(topic, create=True)
+        if not partitions:
+            await service.resources.topics.create_if_absent(topic)
+    return partitions
+
+
+def _with_retention(minutes: int, policies: Document) -> Document:
+    """Kafka's consumers have no subscriptions that would keep messages for them."""
+    return policies | {"retentionPolicies": {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1}}
 
 
 async def _partition(brokers: _Brokers, where: TopicName, index: int) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from magnetar.errors import InvalidNameError, KafkaRefusedError
 from magnetar.names import NamespaceName, TopicName
 from magnetar.wire.kafka.error_codes import ErrorCode
+from magnetar.words import counted
 
 
 def topic_of(name: str, namespace: NamespaceName) -> TopicName:
@@ -37,7 +38,8 @@ def partition_of(topic: TopicName, index: int, partitions: int) -> TopicName:
     """Returns the topic that holds a partition's messages. `partitions`: 0 for a topic without partitions."""
     if not 0 <= index < max(1, partitions):
         raise KafkaRefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {max(1, partitions)} partitions, not {index}"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {topic} has {counted(max(1, partitions), 'partition')}: {index} does not exist",
         )
     return topic.with_partition(index) if partitions else topic
 

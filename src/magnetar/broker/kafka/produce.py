@@ -30,6 +30,7 @@ from magnetar.wire.kafka.compression import CODEC_MAX, Codec
 from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.wire.kafka.frames import RequestHead
 from magnetar.wire.kafka.tables import PRODUCE
+from magnetar.words import counted
 
 _ACKS: Final = (-1, 0, 1)
 _ZSTD_SINCE: Final = 7
@@ -289,8 +290,10 @@ async def _open_one(session: Session, key: tuple[str, int]) -> None:
     name, index = key
     try:
         if len(session.writers) >= session.config.partitions_per_connection_max:
-            raise ResourceLimitError(f"this connection writes {len(session.writers)} partitions, which is the limit")
-        partition = await session.open_partition(name, index, create=True)
+            raise ResourceLimitError(
+                f"this connection writes {counted(len(session.writers), 'partition')}, which is the limit"
+            )
+        partition = await session.open_partition(name, index)
         writer = Writer(session, key, partition, await partition.learn_producers())
         await partition.topic.require_producer_room()
         await writer.begin()

@@ -207,9 +207,9 @@ class Session:
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
-    async def open_partition(self, name: str, index: int, *, create: bool) -> Partition:
+    async def open_partition(self, name: str, index: int) -> Partition:
         """Returns a partition that this broker serves. Raises a MagnetarError."""
-        return await self.shared.partitions.open(name, index, create=create)
+        return await self.shared.partitions.open(name, index)
 
 
 def refusal_of(error: BaseException) -> tuple[int, str]:

@@ -40,9 +40,11 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def open(self, name: str, index: int, *, create: bool) -> Partition:
-        """Returns a partition that is served here. Raises a MagnetarError; KafkaRefusedError with
-        NOT_LEADER_OR_FOLLOWER if another broker serves it."""
+    async def open(self, name: str, index: int) -> Partition:
+        """Returns a partition that is served here. Topics are made by Metadata, and their partitions here.
+
+        Raises a MagnetarError; KafkaRefusedError with NOT_LEADER_OR_FOLLOWER if another broker serves it.
+        """
         service = self._service
         topic = topic_of(name, self._namespace)
         await service.require_namespace(topic.namespace)
@@ -56,7 +58,7 @@ class Partitions:
             raise KafkaRefusedError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{where} is served by {owner.address.broker_id}: look it up again"
             )
-        loaded = await service.persistent_topic(where, create=create or where.is_partition)
+        loaded = await service.persistent_topic(where, create=where.is_partition)
         found = self._open.get(where)
         if found is not None and found.topic is loaded:  # Another client was faster.
             return found

@@ -24,7 +24,7 @@ from magnetar.testing.cluster import small_config
 from magnetar.wire.kafka.batches import Record, encode_batch, read_head, records_of
 from magnetar.wire.kafka.codec import Api, Reader, Value
 from magnetar.wire.kafka.frames import encode_request, read_answer_head
-from magnetar.wire.kafka.tables import FETCH, LIST_OFFSETS, PRODUCE
+from magnetar.wire.kafka.tables import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from tests.clusters import new_cluster
 from tests.unit.broker.pulsar.broker_world import TIMEOUT_S, BrokerWorld
 
@@ -94,8 +94,14 @@ class KafkaTalker(asyncio.BufferedProtocol):
         found: Value = answer["responses"][0]["partition_responses"][0]
         return found
 
+    async def make(self, topic: str) -> None:
+        """Makes it by looking it up."""
+        answer = await self.request(METADATA, {"topics": [{"name": topic}]})
+        assert answer["topics"][0]["error_code"] == 0
+
     async def produced(self, topic: str, *values: bytes) -> int:
-        """Returns the base offset."""
+        """Makes the topic, too. Returns the base offset."""
+        await self.make(topic)
         answer = await self.produce(topic, batch_of(*values))
         assert answer["error_code"] == 0
         return int(answer["base_offset"])

@@ -140,6 +140,8 @@ async def test_an_entry_that_cannot_be_read_is_a_gap_that_consumers_pass(world: 
 async def test_offsets_are_found_at_the_ends_and_by_the_times_of_records(world: KafkaWorld) -> None:
     talker = world.kafka()
     assert (await talker.offset("t", -1))["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await talker.make("t")
+    assert (await talker.offset("t", -1))["offset"] == 0
     for first_ms in (5_000, 1_000, 9_000):
         answer = await talker.produce("t", batch_of(b"x", b"y", first_ms=first_ms))
         assert answer["error_code"] == 0

@@ -77,6 +77,8 @@ async def test_a_topic_is_made_only_if_the_client_allows_it(world: KafkaWorld) -
     assert await look_up(talker, "t", create=True) == {"t": (0, 1)}
     assert await world.broker.service.exists(TopicName.parse("t"))
     assert await look_up(talker, "t") == {"t": (0, 1)}
+    await talker.produced("t", b"v")
+    assert (await world.topic("t")).policies.retention.minutes == world.config.kafka.retention_minutes
 
 
 async def test_a_topic_is_not_made_where_policies_forbid_it() -> None:

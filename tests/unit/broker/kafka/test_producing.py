@@ -42,6 +42,7 @@ async def test_requests_in_flight_are_appended_and_answered_in_order(world: Kafk
 
 async def test_without_acks_there_is_no_answer_and_an_error_ends_the_connection(world: KafkaWorld) -> None:
     talker = world.kafka()
+    await talker.make("t")
     talker.send(PRODUCE, produce_of("t", batch_of(b"quiet"), acks=0))
     await talker.request(METADATA, {"topics": []})
     assert await talker.produced("t", b"loud") == 1
@@ -82,6 +83,7 @@ async def test_a_batch_that_must_not_be_stored_is_refused_with_its_code(
     world: KafkaWorld, batch: bytes, code: int
 ) -> None:
     talker = world.kafka()
+    await talker.make("t")
     answer = await talker.produce("t", batch)
     assert (answer["error_code"], answer["base_offset"]) == (code, -1)
     assert answer["error_message"]
@@ -105,6 +107,7 @@ async def test_wrong_acks_and_transactions_are_refused(world: KafkaWorld) -> Non
         ("t-partition-0", 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("__change_events", 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("a/b", 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("none", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("no/where/t", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
@@ -112,6 +115,7 @@ async def test_topics_that_clients_cannot_write_are_refused_and_others_in_the_re
     world: KafkaWorld, topic: str, partition: int, code: int
 ) -> None:
     talker = world.kafka()
+    await talker.make("good")
     request = produce_of("good", batch_of(b"v"))
     request["topic_data"] += produce_of(topic, batch_of(b"v"), partition=partition)["topic_data"]
     answer = await talker.request(PRODUCE, request)
@@ -121,6 +125,7 @@ async def test_topics_that_clients_cannot_write_are_refused_and_others_in_the_re
 
 async def test_a_repeated_batch_is_stored_once_also_after_the_topic_was_loaded_again(world: KafkaWorld) -> None:
     talker = world.kafka()
+    await talker.make("t")
     batch = batch_of(b"a", b"b", producer=(5, 0, 0))
     assert (await talker.produce("t", batch))["base_offset"] == 0
     assert (await talker.produce("t", batch))["base_offset"] == 0
@@ -168,6 +173,7 @@ async def test_a_connection_may_write_a_limited_number_of_partitions() -> None:
     async with kafka_world(kafka=KafkaConfig(enabled=True, port=0, partitions_per_connection_max=1)) as world:
         talker = world.kafka()
         assert await talker.produced("a", b"v") == 0
+        await talker.make("b")
         assert (await talker.produce("b", batch_of(b"v")))["error_code"] == ErrorCode.POLICY_VIOLATION
         assert await talker.produced("a", b"v") == 1
 
