@@ -18,6 +18,7 @@ from magnetar.admin.http.errors import BAD_REQUEST, NOT_FOUND, PRECONDITION_FAIL
 from magnetar.admin.stats.rates import iso
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.errors import MalformedEntryError
+from magnetar.topic.entry_format.kafka import in_pulsar_form
 from magnetar.topic.log_entry import LogEntry
 from magnetar.topic.position import EARLIEST, LATEST, Position
 from magnetar.wire.compression import decompress
@@ -110,9 +111,10 @@ _BINARY = ("encryption_param", "schema_version", "ordering_key")
 
 
 def message_reply(entry: LogEntry) -> Reply:
-    head = parse_entry(entry.data)
+    data = in_pulsar_form(entry.data, _PAYLOAD_BYTES_MAX)
+    head = parse_entry(data)
     metadata = head.metadata
-    payload = bytes(memoryview(entry.data)[head.payload_offset :])
+    payload = bytes(memoryview(data)[head.payload_offset :])
     headers = {f"X-Pulsar-{name}": _safe(value) for name, value in _headers(entry, head)}
     return Reply(_plain_payload(metadata, payload), "application/octet-stream", headers=headers)
 

@@ -21,6 +21,7 @@ from magnetar.spark.decoding.fixed_columns import RAW_COLUMNS, settle, table_for
 from magnetar.spark.decoding.inputs import MESSAGE_BYTES_MAX, ChunkJoiner, DecodeOptions, EntryRun, Place, is_chunk
 from magnetar.spark.decoding.row_buffer import Part, PendingRows
 from magnetar.spark.decoding.typed_columns import TypedColumns
+from magnetar.topic.entry_format.kafka import in_pulsar_form
 from magnetar.wire.compression import decompress
 from magnetar.wire.pulsar.entry import EntryHead, messages_in, parse_entry
 from magnetar.wire.pulsar.frames import Buffer, text_of, verify_checksum
@@ -61,6 +62,7 @@ class EntryDecoder:
     def _open(self, run: EntryRun, number: int, place: Place, data: Buffer, next_index: int) -> int:
         """Returns the index of the message after this entry's last one."""
         try:
+            data = in_pulsar_form(data, _PAYLOAD_BYTES_MAX)
             head = parse_entry(data)
             if not run.is_verified and not verify_checksum(memoryview(data)[head.body_offset :]):
                 raise MalformedEntryError("the checksum is wrong")

@@ -47,6 +47,9 @@ _SEQUENCE_TAG: Final = b"\x10"
 _PUBLISH_TIME_TAG: Final = b"\x18"
 _SIZE_BYTES: Final = 4
 _PRODUCER_NAME: Final = "kafka"
+_MESSAGE_BYTES_MIN: Final = (
+    6  # A message in a batch of Pulsar's has at least the size of its metadata, and that of its payload.
+)
 
 NOT_TEXT: Final = "kafka.b64"
 """Property that lists the headers whose values are base64, because they are not text."""
@@ -111,6 +114,8 @@ def as_pulsar(data: Buffer, bytes_max: int) -> bytes:
     batch = batch_of(view)
     head = head_of(batch)
     count = messages_in(batch)
+    if count * _MESSAGE_BYTES_MIN > bytes_max:
+        raise MalformedEntryError(f"the batch at offset {head.base_offset} claims {count} messages")
     try:
         records = {record.offset_delta: record for record in records_of(batch, head, bytes_max)}
     except KafkaRefusedError as error:
@@ -131,6 +136,11 @@ def as_pulsar(data: Buffer, bytes_max: int) -> bytes:
         uncompressed_size=len(payload),
     )
     return bytes(view[:start]) + with_checksum(metadata.SerializeToString(), payload)
+
+
+def in_pulsar_form(data: Buffer, bytes_max: int) -> Buffer:
+    """Returns any stored entry as one of Pulsar's: as it is, or converted."""
+    return as_pulsar(data, bytes_max) if is_kafka(data) else data
 
 
 def _message_of(record: Record | None) -> bytes:

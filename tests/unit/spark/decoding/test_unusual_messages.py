@@ -10,6 +10,10 @@ from magnetar.errors import EncryptedMessageError, MalformedEntryError
 from magnetar.spark.decoding.columns import raw_columns
 from magnetar.spark.decoding.decoder import EntryDecoder
 from magnetar.spark.decoding.inputs import DecodeOptions
+from magnetar.topic.entry_format import kafka
+from magnetar.topic.entry_format.head import EntryStamp
+from magnetar.wire.kafka.batches import Header, Record, encode_batch
+from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from tests.unit.spark.decoding.stored import (
@@ -171,3 +175,14 @@ def test_messages_of_many_topics_and_producers_keep_their_names() -> None:
     other = run([single(Sent())], topic="persistent://public/default/other", partition=-1)
     rows = decode(one, other)
     assert rows == [{**dict.fromkeys(rows[0]), **row} for each in (one, other) for row in reference(each)]
+
+
+def test_batches_of_kafka_producers_are_rows_with_keys_headers_and_times() -> None:
+    records = [
+        Record(0, 1_700_000_000_000, b"\xff", b"a", [Header("h", b"x")]),
+        Record(1, 1_700_000_000_001, b"k", None),
+    ]
+    parts = kafka.body_parts(encode_batch(records, codec=Codec.ZSTD), 7, 0, 1_700_000_000_009)
+    rows = decode(run([EntryStamp(lambda: 1_700_000_000_009).on_parts(8, parts)]))
+    assert [(row["key"], row["value"], row["index"]) for row in rows] == [(b"\xff", b"a", 7), (b"k", None, 8)]
+    assert [row["event_time"].timestamp() for row in rows] == [1_700_000_000, 1_700_000_000.001]
