@@ -8,7 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fuzz import bookkeeper_frames, journal_files, pulsar_frames, pulsar_policies, stored_records, topic_records
+from fuzz import (
+    bookkeeper_frames,
+    journal_files,
+    kafka_frames,
+    pulsar_frames,
+    pulsar_policies,
+    stored_records,
+    topic_records,
+)
 from fuzz.engine import Target
 from magnetar.config.load import load
 from magnetar.errors import ConfigError, MalformedMetadataError
@@ -61,6 +69,7 @@ def all_targets() -> dict[str, Target]:
     ]
     targets += bookkeeper_frames.targets() + stored_records.targets() + journal_files.targets()
     targets += pulsar_frames.targets()
+    targets += kafka_frames.targets()
     targets += pulsar_policies.targets()
     targets += topic_records.targets()
     return {target.name: target for target in targets}
