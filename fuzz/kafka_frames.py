@@ -14,7 +14,7 @@ from fuzz.engine import Target
 from magnetar.errors import KafkaRefusedError, MalformedEntryError, RemoteProtocolError
 from magnetar.topic.entry_format import kafka
 from magnetar.topic.entry_format.head import EntryStamp, read_head
-from magnetar.wire.kafka import tables
+from magnetar.wire.kafka import group_tables, tables
 from magnetar.wire.kafka.batches import Header, Record, check, encode_batch, records_of
 from magnetar.wire.kafka.batches import read_head as read_batch_head
 from magnetar.wire.kafka.codec import Api, Reader
@@ -24,7 +24,11 @@ from magnetar.wire.pulsar.entry import messages_of_batch
 
 _FRAME_BYTES_MAX = 4_096
 _CONTENT_BYTES_MAX = 20_000
-_APIS = {api.key: api for api in vars(tables).values() if isinstance(api, Api)}
+_APIS = {
+    api.key: api
+    for api in [*vars(tables).values(), *vars(group_tables).values()]
+    if isinstance(api, Api) and not api.name.endswith("record")
+}
 _RECORDS = [
     Record(0, 1_700_000_000_000, b"key", b"value", [Header("a", b"\xff"), Header("n", None)]),
     Record(1, 1_700_000_000_005, None, None),
@@ -38,6 +42,11 @@ _REQUESTS: dict[Api, dict[str, Any]] = {
     tables.FETCH: {"topics": [{"topic": "t", "partitions": [{"partition": 1, "fetch_offset": 7}]}]},
     tables.LIST_OFFSETS: {"topics": [{"name": "t", "partitions": [{"partition_index": 1, "timestamp": -1}]}]},
     tables.METADATA: {"topics": [{"name": "t"}]},
+    group_tables.JOIN_GROUP: {"group_id": "g", "protocols": [{"name": "range", "metadata": b"topics"}]},
+    group_tables.OFFSET_COMMIT: {
+        "group_id": "g",
+        "topics": [{"name": "t", "partitions": [{"partition_index": 1, "committed_offset": 7}]}],
+    },
     tables.API_VERSIONS: {"client_software_name": "fuzz", "client_software_version": "1"},
 }
 
@@ -52,6 +61,7 @@ def targets() -> list[Target]:
     entries = [EntryStamp(lambda: 1).on_parts(9, kafka.body_parts(batch, 7, 0, 1_700_000_000_000)) for batch in batches]
     return [
         Target("kafka-request", frames, _request, (RemoteProtocolError,)),
+        Target("kafka-group-record", _group_records(), _group_record, (RemoteProtocolError,)),
         Target("kafka-batch", batches, _batch, (KafkaRefusedError,)),
         Target("kafka-entry", entries, _entry, (MalformedEntryError,)),
         *(
@@ -81,6 +91,20 @@ def _request(data: bytes) -> object:
     again = b"".join(api.encode_request(_sendable(value), head.version))
     assert api.decode_request(again, head.version) == value
     return value
+
+
+def _group_records() -> list[bytes]:
+    member = {"member_id": "m", "client_id": "c", "client_host": "/h", "subscription": b"s", "assignment": b"a"}
+    group = {"protocol_type": "consumer", "protocol": "range", "leader": "m", "members": [member]}
+    return [
+        b"".join(group_tables.GROUP_RECORD.encode_response(group, 0)),
+        b"".join(group_tables.OFFSET_RECORD.encode_response({"offset": 5, "metadata": "m"}, 0)),
+    ]
+
+
+def _group_record(data: bytes) -> object:
+    group = group_tables.GROUP_RECORD.decode_response(data, 0)
+    return group, group_tables.OFFSET_RECORD.decode_response(data, 0)
 
 
 def _sendable(value: Any) -> Any:

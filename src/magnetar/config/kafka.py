@@ -20,8 +20,7 @@ class KafkaConfig:
 
     enabled: bool = knob(
         False,
-        "Listen for Kafka clients. What they can and cannot do is listed in docs/kafka.md: consumer groups and "
-        "transactions are missing.",
+        "Listen for Kafka clients. docs/kafka.md lists what they can do; transactions, for example, are missing.",
     )
     port: int = knob(9092, "TCP port for Kafka clients. 0: any free port.", within=(0, 65_535))
     listen_host: str = knob(
@@ -97,6 +96,26 @@ class KafkaConfig:
         within=(1, 1_000_000),
     )
 
+    # --- groups ---
+
+    offsets_partitions: int = knob(
+        16,
+        "Partitions of the topic in which groups and their offsets are kept. It is used when the topic is made, by the "
+        "first group of a cluster, and never changes afterwards.",
+        within=(1, 1_000),
+    )
+    group_initial_rebalance_delay_ms: int = knob(
+        3_000,
+        "Milliseconds that an empty group waits for more members before its partitions are assigned.",
+        within=(0, 600_000),
+    )
+    group_session_timeout_ms_min: int = knob(
+        6_000, "Shortest session timeout of a group's member, in milliseconds.", within=(1, 86_400_000)
+    )
+    group_session_timeout_ms_max: int = knob(
+        1_800_000, "Longest session timeout of a group's member, in milliseconds.", within=(1, 86_400_000)
+    )
+
     # --- overload ---
 
     pending_requests_per_connection_max: int = knob(
@@ -142,6 +161,8 @@ class KafkaConfig:
 
     def __post_init__(self) -> None:
         check_knobs(self)
+        if self.group_session_timeout_ms_min > self.group_session_timeout_ms_max:
+            raise ConfigError("kafka.group_session_timeout_ms_min exceeds kafka.group_session_timeout_ms_max")
         if not self.advertised_host and self.listen_host in ALL_INTERFACES:
             raise ConfigError(
                 f"kafka.listen_host {self.listen_host} means all interfaces, which no client can connect to: "

@@ -10,7 +10,12 @@ from magnetar.testing.processes.servers import StandaloneProcess
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
     """One for the tests of a module that do not kill it."""
-    settings = ("kafka.enabled=true", "kafka.port=0", "kafka.message_bytes_max=2000000")
+    settings = (
+        "kafka.enabled=true",
+        "kafka.port=0",
+        "kafka.message_bytes_max=2000000",
+        "kafka.group_initial_rebalance_delay_ms=0",
+    )
     process = StandaloneProcess(tmp_path_factory.mktemp("kafka") / "data", *settings)
     process.start()
     yield process

@@ -12,8 +12,11 @@ from typing import Final
 
 from magnetar.broker.front_end import Endpoint, FrontEndStatistics
 from magnetar.broker.kafka import api_versions, fetch, init_producer_id, list_offsets, metadata, produce
+from magnetar.broker.kafka.addresses import KAFKA
 from magnetar.broker.kafka.broker_ids import BrokerIds
 from magnetar.broker.kafka.connection import RECEIVE_BYTES, Connection
+from magnetar.broker.kafka.groups import handlers as groups
+from magnetar.broker.kafka.groups.coordinators import Coordinators
 from magnetar.broker.kafka.producer_ids import ProducerIds
 from magnetar.broker.kafka.session import Handle, Session
 from magnetar.broker.kafka.shared import Partitions, Shared
@@ -25,7 +28,7 @@ from magnetar.runtime.framed_connection import ConnectionCounters, listen
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.topic.entry_format.conversions import Conversions
-from magnetar.wire.kafka import tables
+from magnetar.wire.kafka import group_tables, tables
 from magnetar.wire.kafka.codec import Api
 from magnetar.wire.kafka.frames import frame_end
 
@@ -46,6 +49,13 @@ HANDLERS: Final[dict[int, tuple[Api, Handle]]] = {
         (tables.METADATA, metadata.handle),
         (tables.API_VERSIONS, api_versions.handle),
         (tables.INIT_PRODUCER_ID, init_producer_id.handle),
+        (group_tables.FIND_COORDINATOR, groups.handle_find_coordinator),
+        (group_tables.JOIN_GROUP, groups.handle_join),
+        (group_tables.SYNC_GROUP, groups.handle_sync),
+        (group_tables.HEARTBEAT, groups.handle_heartbeat),
+        (group_tables.LEAVE_GROUP, groups.handle_leave),
+        (group_tables.OFFSET_COMMIT, groups.handle_commit),
+        (group_tables.OFFSET_FETCH, groups.handle_fetch),
     )
 }
 
@@ -54,7 +64,7 @@ class KafkaFrontEnd:
     """Is made, bound by `bind`, and started by `start` when the broker can serve; ended by `stop_listening` and
     `aclose`."""
 
-    protocol = metadata.KAFKA
+    protocol = KAFKA
 
     def __init__(self, config: KafkaConfig) -> None:
         self.config = config
@@ -83,14 +93,16 @@ class KafkaFrontEnd:
     async def start(self, service: BrokerService) -> None:
         assert self._server is not None, "bind first"
         namespace = NamespaceName.parse(self.config.namespace)
+        partitions = Partitions(service, namespace, self.conversions)
         self._shared = Shared(
             service,
             self.config,
             namespace,
             self.memory,
-            Partitions(service, namespace, self.conversions),
+            partitions,
             BrokerIds(service.resources.documents),
             ProducerIds(service.resources.documents),
+            Coordinators(service, self.config, partitions),
             asyncio.Semaphore(_CREATED_AT_ONCE),
             HANDLERS,
             produce.handle,
@@ -171,5 +183,6 @@ class KafkaFrontEnd:
             session.connection.abort()
         await asyncio.sleep(0)  # Connections learn of their end in the next turn.
         if self._shared is not None:
+            self._shared.coordinators.close()
             self._shared.partitions.close()
         self.receiving.close()

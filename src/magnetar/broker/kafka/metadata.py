@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from magnetar.broker.kafka.addresses import KAFKA
 from magnetar.broker.kafka.names import name_of, partition_of, topic_of
 from magnetar.broker.kafka.partition import LEADER_EPOCH
 from magnetar.broker.kafka.session import Session, refusal_of
@@ -24,8 +25,6 @@ from magnetar.wire.kafka.codec import NO_UUID, Value
 from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.wire.kafka.frames import RequestHead
 
-KAFKA: Final = "kafka"
-"""The protocol's name in a broker's addresses."""
 _AT_ONCE: Final = 32
 _NO_OPERATIONS: Final = -(2**31)
 """Says that the client did not ask what it is allowed to do."""

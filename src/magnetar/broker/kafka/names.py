@@ -10,10 +10,15 @@ Failure:   What cannot be a topic, or is one of a broker's own, is INVALID_TOPIC
 
 from __future__ import annotations
 
+from typing import Final
+
 from magnetar.errors import InvalidNameError, KafkaRefusedError
 from magnetar.names import NamespaceName, TopicName
 from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.words import counted
+
+OFFSETS_NAMESPACE: Final = NamespaceName("public", "__kafka")
+"""Has the topic in which coordinators keep the state of groups."""
 
 
 def topic_of(name: str, namespace: NamespaceName) -> TopicName:
@@ -24,7 +29,7 @@ def topic_of(name: str, namespace: NamespaceName) -> TopicName:
         raise _invalid(str(error)) from None
     if not topic.is_persistent:
         raise _invalid(f"topic {name} keeps no messages: Kafka clients use persistent topics only")
-    if topic.is_partition or topic.is_system:
+    if topic.is_partition or topic.is_system or topic.namespace == OFFSETS_NAMESPACE:
         raise _invalid(f"topic {name} is a single partition, or a topic of the broker's own: name another topic")
     return topic
 

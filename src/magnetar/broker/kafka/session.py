@@ -50,8 +50,8 @@ Handle: TypeAlias = "Callable[[Session, RequestHead, Value], Awaitable[Mapping[s
 HandleProduce: TypeAlias = "Callable[[Session, RequestHead, Value], bool]"
 """Returns False if the request cannot be taken now: the session is busy or held, and it is offered again."""
 
-REQUEST_S: Final = 60.0
-"""Within this many seconds a request must be done, besides the time that it asks to wait."""
+REQUEST_S: Final = 900.0
+"""Within this many seconds a request must be done: a member may wait this long for a rebalance of its group."""
 _BUSY: Final = "busy"
 _PENDING: Final = "pending requests"
 
@@ -173,7 +173,7 @@ class Session:
         task.add_done_callback(self._on_done)
 
     async def _run(self, work: Awaitable[None]) -> None:
-        async with asyncio.timeout(REQUEST_S + self.config.fetch_wait_ms_max / 1000):
+        async with asyncio.timeout(REQUEST_S):
             await work
 
     def _on_done(self, task: asyncio.Task[None]) -> None:

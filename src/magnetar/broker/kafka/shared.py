@@ -26,6 +26,7 @@ from magnetar.wire.kafka.codec import Api
 from magnetar.wire.kafka.error_codes import ErrorCode
 
 if TYPE_CHECKING:
+    from magnetar.broker.kafka.groups.coordinators import Coordinators
     from magnetar.broker.kafka.session import Handle, HandleProduce
 
 
@@ -50,6 +51,11 @@ class Partitions:
         await service.require_namespace(topic.namespace)
         partitioned = await service.resources.partitioned_topics.get(topic)
         where = partition_of(topic, index, 0 if partitioned is None else partitioned.partitions)
+        return await self.open_topic(where)
+
+    async def open_topic(self, where: TopicName) -> Partition:
+        """Does the same for a topic by its own name."""
+        service = self._service
         found = self._open.get(where)
         if found is not None and not found.is_closed:
             return found
@@ -89,6 +95,7 @@ class Shared:
     partitions: Partitions
     broker_ids: BrokerIds
     producer_ids: ProducerIds
+    coordinators: Coordinators
     creating: asyncio.Semaphore
     """Topics that are made by their first use, at a time."""
     handlers: Mapping[int, tuple[Api, Handle]]
