@@ -14,7 +14,7 @@ from fuzz.engine import Target
 from magnetar.errors import KafkaRefusedError, MalformedEntryError, RemoteProtocolError
 from magnetar.topic.entry_format import kafka
 from magnetar.topic.entry_format.head import EntryStamp, read_head
-from magnetar.wire.kafka import group_tables, tables
+from magnetar.wire.kafka import admin_tables, group_tables, tables
 from magnetar.wire.kafka.batches import Header, Record, check, encode_batch, records_of
 from magnetar.wire.kafka.batches import read_head as read_batch_head
 from magnetar.wire.kafka.codec import Api, Reader
@@ -26,7 +26,8 @@ _FRAME_BYTES_MAX = 4_096
 _CONTENT_BYTES_MAX = 20_000
 _APIS = {
     api.key: api
-    for api in [*vars(tables).values(), *vars(group_tables).values()]
+    for module in (tables, group_tables, admin_tables)
+    for api in vars(module).values()
     if isinstance(api, Api) and not api.name.endswith("record")
 }
 _RECORDS = [

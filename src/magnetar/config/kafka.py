@@ -43,8 +43,8 @@ class KafkaConfig:
 
     retention_minutes: int = knob(
         10_080,
-        "Minutes for which a topic keeps its messages if a Kafka client makes it by using it. It becomes a policy of "
-        "the topic. -1: forever.",
+        "Minutes for which a topic keeps its messages if a Kafka client makes it without a retention of its own. It "
+        "becomes a policy of the topic. -1: forever.",
         within=(-1, 2**31 - 1),
     )
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from kafka import KafkaConsumer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer
 
 from magnetar.testing.processes.child import free_port
 from magnetar.testing.processes.servers import HOST, StandaloneProcess
@@ -149,3 +150,22 @@ def test_a_kill_loses_and_repeats_nothing_of_idempotent_producers_and_forgets_no
     assert members.stop() == [MESSAGES]
     assert sorted(acknowledged) == list(range(MESSAGES))
     assert [int(message.value()) for message in consume(bootstrap, "t")] == list(range(MESSAGES))
+
+
+def test_an_admin_client_makes_topics_and_sees_groups(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic("made", 3, 1, config={"retention.ms": "3600000"})])
+    made["made"].result(WAIT_S)
+    admin.create_partitions([NewPartitions("made", 5)])["made"].result(WAIT_S)
+    assert len(admin.list_topics("made", WAIT_S).topics["made"].partitions) == 5
+    numbers(bootstrap, "made", range(50))
+    members = Members(bootstrap, "made", 1)
+    members.wait(lambda seen: len(seen) >= 50)
+    described = admin.describe_consumer_groups(["group of made"])["group of made"].result(WAIT_S)
+    assert sum(len(member.assignment.topic_partitions) for member in described.members) == 5
+    members.stop()
+    assert "group of made" in [each.group_id for each in admin.list_consumer_groups().result(WAIT_S).valid]
+    admin.delete_consumer_groups(["group of made"])["group of made"].result(WAIT_S)
+    python = KafkaAdminClient(bootstrap_servers=bootstrap)
+    assert "made" in python.list_topics()
+    python.close()

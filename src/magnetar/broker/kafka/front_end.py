@@ -11,10 +11,11 @@ import asyncio
 from typing import Final
 
 from magnetar.broker.front_end import Endpoint, FrontEndStatistics
-from magnetar.broker.kafka import api_versions, fetch, init_producer_id, list_offsets, metadata, produce
+from magnetar.broker.kafka import api_versions, fetch, init_producer_id, list_offsets, metadata, produce, topic_admin
 from magnetar.broker.kafka.addresses import KAFKA
 from magnetar.broker.kafka.broker_ids import BrokerIds
 from magnetar.broker.kafka.connection import RECEIVE_BYTES, Connection
+from magnetar.broker.kafka.groups import admin as group_admin
 from magnetar.broker.kafka.groups import handlers as groups
 from magnetar.broker.kafka.groups.coordinators import Coordinators
 from magnetar.broker.kafka.producer_ids import ProducerIds
@@ -28,7 +29,7 @@ from magnetar.runtime.framed_connection import ConnectionCounters, listen
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.topic.entry_format.conversions import Conversions
-from magnetar.wire.kafka import group_tables, tables
+from magnetar.wire.kafka import admin_tables, group_tables, tables
 from magnetar.wire.kafka.codec import Api
 from magnetar.wire.kafka.frames import frame_end
 
@@ -56,6 +57,11 @@ HANDLERS: Final[dict[int, tuple[Api, Handle]]] = {
         (group_tables.LEAVE_GROUP, groups.handle_leave),
         (group_tables.OFFSET_COMMIT, groups.handle_commit),
         (group_tables.OFFSET_FETCH, groups.handle_fetch),
+        (admin_tables.DESCRIBE_GROUPS, group_admin.handle_describe),
+        (admin_tables.LIST_GROUPS, group_admin.handle_list),
+        (admin_tables.DELETE_GROUPS, group_admin.handle_delete),
+        (admin_tables.CREATE_TOPICS, topic_admin.handle_create),
+        (admin_tables.CREATE_PARTITIONS, topic_admin.handle_create_partitions),
     )
 }
 

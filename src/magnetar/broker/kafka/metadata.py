@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from magnetar.broker.kafka.addresses import KAFKA
 from magnetar.broker.kafka.names import name_of, partition_of, topic_of
 from magnetar.broker.kafka.partition import LEADER_EPOCH
+from magnetar.broker.kafka.retention import with_retention
 from magnetar.broker.kafka.session import Session, refusal_of
 from magnetar.broker.ownership import BrokerAddress
-from magnetar.broker.resources.documents import Document
 from magnetar.errors import KafkaRefusedError, MagnetarError, TopicNotFoundError
 from magnetar.names import Domain, TopicName
 from magnetar.runtime.gather import gather_bounded
@@ -26,6 +26,7 @@ from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.wire.kafka.frames import RequestHead
 
 _AT_ONCE: Final = 32
+_NO_LIMIT: Final = -1
 _NO_OPERATIONS: Final = -(2**31)
 """Says that the client did not ask what it is allowed to do."""
 
@@ -128,16 +129,11 @@ async def _made(session: Session, topic: TopicName) -> int:
         raise TopicNotFoundError(f"topic {topic} does not exist, and is not made by using it: create it first")
     async with session.shared.creating:
         await service.require_topic_room(topic.namespace, 1)
-        await service.policies.update_topic(topic, partial(_with_retention, session.config.retention_minutes))
+        await service.policies.update_topic(topic, partial(with_retention, session.config.retention_minutes, _NO_LIMIT))
         partitions = await service.partitions_of(topic, create=True)
         if not partitions:
             await service.resources.topics.create_if_absent(topic)
     return partitions
-
-
-def _with_retention(minutes: int, policies: Document) -> Document:
-    """Kafka's consumers have no subscriptions that would keep messages for them."""
-    return policies | {"retentionPolicies": {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1}}
 
 
 async def _partition(brokers: _Brokers, where: TopicName, index: int) -> Mapping[str, Any]:

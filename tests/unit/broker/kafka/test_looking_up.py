@@ -33,7 +33,8 @@ async def test_versions_are_listed_and_produce_begins_with_zero(world: KafkaWorl
         assert answer["error_code"] == 0
         data = {0: (0, 12), 1: (4, 12), 2: (1, 6), 3: (0, 13), 18: (0, 4), 22: (0, 5)}
         groups = {8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5)}
-        assert keys == data | groups
+        admin = {15: (0, 6), 16: (0, 5), 42: (0, 2), 19: (2, 7), 37: (0, 3)}
+        assert keys == data | groups | admin
 
 
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(world: KafkaWorld) -> None:

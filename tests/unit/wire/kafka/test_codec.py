@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.errors import RemoteProtocolError
-from magnetar.wire.kafka import group_tables, tables
+from magnetar.wire.kafka import admin_tables, group_tables, tables
 from magnetar.wire.kafka.codec import (
     BOOL,
     INT32,
@@ -22,7 +22,7 @@ from magnetar.wire.kafka.codec import (
     encode_varint,
 )
 
-EVERYTHING = [*vars(tables).values(), *vars(group_tables).values()]
+EVERYTHING = [each for module in (tables, group_tables, admin_tables) for each in vars(module).values()]
 APIS = [api for api in EVERYTHING if isinstance(api, Api) and not api.name.endswith("record")]
 VERSIONS = [(api, version) for api in APIS for version in range(api.version_min, api.version_max + 1)]
 EXAMPLE = Api(

@@ -187,6 +187,18 @@ class Coordinator:
         await self._append([self._offset_record(group.name, where, offsets[where]) for where in offsets])
         group.offsets.update(offsets)
 
+    async def delete(self, group: Group) -> None:
+        """Deletes a group without members, with its offsets."""
+        await self._append(
+            [
+                *(_deletion(self._offset_record(group.name, where, each)) for where, each in group.offsets.items()),
+                _deletion(self._group_record(group)),
+            ]
+        )
+        if self.groups.get(group.name) is group and not group.members:
+            group.close(not_coordinator())
+            del self.groups[group.name]
+
     def _group_record(self, group: Group) -> Record:
         now_ms = self._entropy.wall_ms()
         value = {
@@ -299,6 +311,10 @@ class Coordinator:
 
     def close_producer(self, producer: Producer) -> None:
         """Does nothing: it is not among the topic's producers."""
+
+
+def _deletion(record: Record) -> Record:
+    return record._replace(value=None)
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from magnetar.broker.kafka.groups.coordinator import Coordinator, not_coordinator
+from magnetar.broker.kafka.groups.group import Group
 from magnetar.broker.kafka.names import OFFSETS_NAMESPACE
 from magnetar.broker.kafka.partition import Partition
 from magnetar.broker.kafka.shared import Partitions
@@ -44,8 +45,21 @@ class Coordinators:
         """Returns the coordinator of a group, which must be here, when its state is known."""
         if not group:
             raise KafkaRefusedError(ErrorCode.INVALID_GROUP_ID, "the group has no name")
+        return await self._serve(await self._topic_of(group))
+
+    async def all_groups(self) -> list[Group]:
+        """Returns the groups of all partitions that are served here."""
+        partitioned = await self._service.resources.partitioned_topics.get(_TOPIC)
+        found: list[Group] = []
+        for index in range(0 if partitioned is None else partitioned.partitions):
+            topic = _TOPIC.with_partition(index)
+            if (await self._service.look_up(topic)).is_here:
+                found += (await self._serve(topic)).groups.values()
+        return found
+
+    async def _serve(self, topic: TopicName) -> Coordinator:
         try:
-            partition = await self._partitions.open_topic(await self._topic_of(group))
+            partition = await self._partitions.open_topic(topic)
         except ServiceNotReadyError as error:
             raise not_coordinator() from error
         except KafkaRefusedError as error:
