@@ -12,8 +12,7 @@ from typing import Final
 
 from magnetar.broker.front_end import Endpoint, FrontEndStatistics
 from magnetar.broker.kafka import api_versions, fetch, init_producer_id, list_offsets, metadata, produce, topic_admin
-from magnetar.broker.kafka.addresses import KAFKA
-from magnetar.broker.kafka.broker_ids import BrokerIds
+from magnetar.broker.kafka.brokers import KAFKA, Brokers
 from magnetar.broker.kafka.connection import RECEIVE_BYTES, Connection
 from magnetar.broker.kafka.groups import admin as group_admin
 from magnetar.broker.kafka.groups import handlers as groups
@@ -99,6 +98,8 @@ class KafkaFrontEnd:
     async def start(self, service: BrokerService) -> None:
         assert self._server is not None, "bind first"
         namespace = NamespaceName.parse(self.config.namespace)
+        brokers = Brokers(service.resources.documents)
+        await brokers.register(service.address.broker_id, service.address.url_for(KAFKA))
         partitions = Partitions(service, namespace, self.conversions)
         self._shared = Shared(
             service,
@@ -106,7 +107,7 @@ class KafkaFrontEnd:
             namespace,
             self.memory,
             partitions,
-            BrokerIds(service.resources.documents),
+            brokers,
             ProducerIds(service.resources.documents),
             Coordinators(service, self.config, partitions),
             asyncio.Semaphore(_CREATED_AT_ONCE),

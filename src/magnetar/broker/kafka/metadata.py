@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from magnetar.broker.kafka.addresses import KAFKA
 from magnetar.broker.kafka.names import name_of, partition_of, topic_of
 from magnetar.broker.kafka.partition import LEADER_EPOCH
 from magnetar.broker.kafka.retention import with_retention
 from magnetar.broker.kafka.session import Session, refusal_of
-from magnetar.broker.ownership import BrokerAddress
 from magnetar.errors import KafkaRefusedError, MagnetarError, TopicNotFoundError
 from magnetar.names import Domain, TopicName
 from magnetar.runtime.gather import gather_bounded
@@ -38,24 +35,22 @@ class _Brokers:
     session: Session
     found: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
-    async def add(self, address: BrokerAddress) -> int:
-        number = await self.session.shared.broker_ids.id_of(address.broker_id)
-        url = urlsplit(address.url_for(KAFKA))
-        self.found[number] = {"node_id": number, "host": url.hostname, "port": url.port}
+    async def add(self, broker_id: str) -> int:
+        """Returns the broker's number."""
+        number, host, port = await self.session.shared.brokers.get(broker_id)
+        self.found[number] = {"node_id": number, "host": host, "port": port}
         return number
 
     async def add_alive(self) -> None:
         """Adds the brokers of the cluster that serve Kafka's clients."""
-        membership = self.session.service.membership
-        for broker in await membership.alive():
-            address = await membership.address_of(broker)
-            if address is not None and KAFKA in address.urls:
-                await self.add(address)
+        for broker_id in await self.session.service.membership.alive():
+            if await self.session.shared.brokers.find(broker_id) is not None:
+                await self.add(broker_id)
 
 
 async def handle(session: Session, head: RequestHead, request: Value) -> Mapping[str, Any]:
     brokers = _Brokers(session)
-    here = await brokers.add(session.service.address)
+    here = await brokers.add(session.service.address.broker_id)
     await brokers.add_alive()
     is_all = request["topics"] is None or (head.version == 0 and not request["topics"])
     if is_all:
@@ -139,7 +134,7 @@ async def _made(session: Session, topic: TopicName) -> int:
 async def _partition(brokers: _Brokers, where: TopicName, index: int) -> Mapping[str, Any]:
     try:
         owner = await brokers.session.service.look_up(where)
-        leader = await brokers.add(owner.address)
+        leader = await brokers.add(owner.address.broker_id)
     except (MagnetarError, TimeoutError):  # There is none now: the client asks again.
         return {"error_code": ErrorCode.LEADER_NOT_AVAILABLE, "partition_index": index, "leader_id": -1}
     return {

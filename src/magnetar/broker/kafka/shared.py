@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar.broker.kafka.broker_ids import BrokerIds
+from magnetar.broker.kafka.brokers import Brokers
 from magnetar.broker.kafka.names import partition_of, topic_of
 from magnetar.broker.kafka.partition import Partition
 from magnetar.broker.kafka.producer_ids import ProducerIds
@@ -93,7 +93,7 @@ class Shared:
     namespace: NamespaceName
     memory: PublishMemory
     partitions: Partitions
-    broker_ids: BrokerIds
+    brokers: Brokers
     producer_ids: ProducerIds
     coordinators: Coordinators
     creating: asyncio.Semaphore

@@ -74,6 +74,8 @@ class Member:
 
 
 class BrokersWorld:
+    make_broker: type[BrokerWorld] = BrokerWorld
+
     def __init__(self, cluster: BookieCluster) -> None:
         self.cluster = cluster
         self.members = Members()
@@ -83,7 +85,7 @@ class BrokersWorld:
 
     async def start(self, name: str) -> None:
         store = self.stores[name] = self.cluster.server.connect()
-        broker = self.brokers[name] = BrokerWorld(
+        broker = self.brokers[name] = self.make_broker(
             self.cluster,
             dataclasses.replace(self.cluster.config),
             store=store,
@@ -125,7 +127,9 @@ class BrokersWorld:
 
 
 @contextlib.asynccontextmanager
-async def brokers_world(*names: str, **sections: Any) -> AsyncIterator[BrokersWorld]:
+async def brokers_world(
+    *names: str, kind: type[BrokersWorld] = BrokersWorld, **sections: Any
+) -> AsyncIterator[BrokersWorld]:
     """The first broker leads. A section that is given replaces the one here."""
     config = small_config(
         **{
@@ -136,7 +140,7 @@ async def brokers_world(*names: str, **sections: Any) -> AsyncIterator[BrokersWo
         }
     )
     async with new_cluster(1, config=config) as cluster:
-        world = BrokersWorld(cluster)
+        world = kind(cluster)
         try:
             for name in names:
                 await world.start(name)

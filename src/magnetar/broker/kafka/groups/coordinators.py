@@ -15,7 +15,6 @@ from magnetar.broker.kafka.groups.group import Group
 from magnetar.broker.kafka.names import OFFSETS_NAMESPACE
 from magnetar.broker.kafka.partition import Partition
 from magnetar.broker.kafka.shared import Partitions
-from magnetar.broker.ownership import BrokerAddress
 from magnetar.broker.resources.bundles import Bundles
 from magnetar.broker.resources.namespaces import new_policies
 from magnetar.broker.service import BrokerService
@@ -36,10 +35,10 @@ class Coordinators:
         self._serving: dict[Partition, Coordinator] = {}
         self._making = asyncio.Lock()
 
-    async def locate(self, group: str) -> BrokerAddress:
-        """Returns the address of the broker that coordinates the group."""
+    async def locate(self, group: str) -> str:
+        """Returns the id of the broker that coordinates the group."""
         topic = await self._topic_of(group)
-        return (await self._service.look_up(topic)).address
+        return (await self._service.look_up(topic)).address.broker_id
 
     async def of(self, group: str) -> Coordinator:
         """Returns the coordinator of a group, which must be here, when its state is known."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from magnetar.broker.kafka.addresses import KAFKA
 from magnetar.broker.kafka.groups.group import Committed, Group, Identity, Member, MemberIdRequiredError
 from magnetar.broker.kafka.names import name_of, topic_of
 from magnetar.broker.kafka.session import Session, refusal_of
@@ -41,9 +39,8 @@ async def _found(session: Session, key: str, key_type: int) -> dict[str, Any]:
             raise KafkaRefusedError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions: produce without one"
             )
-        address = await session.shared.coordinators.locate(key)
-        url = urlsplit(address.url_for(KAFKA))
-        number = await session.shared.broker_ids.id_of(address.broker_id)
+        broker_id = await session.shared.coordinators.locate(key)
+        number, host, port = await session.shared.brokers.get(broker_id)
     except _FAILURES as error:
         code, why = refusal_of(error)
         is_ours = isinstance(error, KafkaRefusedError)
@@ -51,7 +48,7 @@ async def _found(session: Session, key: str, key_type: int) -> dict[str, Any]:
             "error_code": code if is_ours else ErrorCode.COORDINATOR_NOT_AVAILABLE,
             "error_message": why, "node_id": -1, "host": "", "port": -1,
         }  # fmt: skip
-    return {"node_id": number, "host": url.hostname, "port": url.port}
+    return {"node_id": number, "host": host, "port": port}
 
 
 # --- members ----------------------------------------------------------------------------------------------------------
