@@ -52,3 +52,13 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, KafkaRefusedError):
         return error.code
     return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def group_code_of(error: BaseException) -> int:
+    """Returns the same for a request to a coordinator, whose clients look for another one after other codes than a
+    client of a topic."""
+    if isinstance(error, KafkaRefusedError):
+        return error.code
+    if isinstance(error, TimeoutError):
+        return ErrorCode.REQUEST_TIMED_OUT
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE

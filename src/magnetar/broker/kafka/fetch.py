@@ -117,6 +117,8 @@ async def _look_at(session: Session, wanted: _Wanted, room: int, is_first: bool,
     waiter.watch(partition)
     wanted.log_start = await partition.log_start()
     wanted.batches, wanted.size = (), 0
+    if room <= 0 and not is_first:
+        return
     limit = min(room, request["partition_max_bytes"])
     found = await partition.read(request["fetch_offset"], max(1, limit))
     if found.size <= limit or is_first:

@@ -299,6 +299,18 @@ def is_waiting(world: KafkaWorld, client: Client) -> bool:
     return coordinator.groups["g"].members[client.member_id].syncing is not None
 
 
+async def test_a_commit_that_cannot_be_stored_sends_the_client_to_another_coordinator(world: KafkaWorld) -> None:
+    client = Client(world)
+    await client.join_alone()
+    topic = await world.topic(str(OFFSETS))
+    topic.publisher.refuse("the topic is being closed")
+    assert await client.commit(1) == ErrorCode.NOT_COORDINATOR
+    assert await client.committed() == (-1, "")
+    await world.broker.service.topics.unload(OFFSETS)
+    await (await world.topic(str(OFFSETS))).terminate()
+    assert await client.commit(1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 async def test_what_counts_is_written_again_from_time_to_time_and_read_from_there(
     world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

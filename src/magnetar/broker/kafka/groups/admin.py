@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from magnetar.broker.kafka.errors import group_code_of
 from magnetar.broker.kafka.groups.group import Group, State
-from magnetar.broker.kafka.session import Session, refusal_of
+from magnetar.broker.kafka.session import Session
 from magnetar.errors import KafkaRefusedError, MagnetarError
 from magnetar.wire.kafka.codec import Value
 from magnetar.wire.kafka.error_codes import ErrorCode
@@ -25,7 +26,7 @@ async def _described(session: Session, name: str, version: int) -> dict[str, Any
     try:
         group = (await session.shared.coordinators.of(name)).group(name, create=False)
     except (MagnetarError, TimeoutError) as error:
-        return {"group_id": name, "error_code": refusal_of(error)[0]}
+        return {"group_id": name, "error_code": group_code_of(error)}
     if group is None:
         code = ErrorCode.GROUP_ID_NOT_FOUND if version >= _NOT_FOUND_SINCE else ErrorCode.NONE
         return {"group_id": name, "error_code": code, "group_state": _DEAD}
@@ -59,7 +60,7 @@ async def handle_list(session: Session, head: RequestHead, request: Value) -> Ma
     try:
         groups = await session.shared.coordinators.all_groups()
     except (MagnetarError, TimeoutError) as error:
-        return {"error_code": refusal_of(error)[0], "groups": []}
+        return {"error_code": group_code_of(error), "groups": []}
     return {
         "groups": [
             {
@@ -89,5 +90,5 @@ async def _deleted(session: Session, name: str) -> dict[str, Any]:
             raise KafkaRefusedError(ErrorCode.NON_EMPTY_GROUP, f"group {name} has members: end them first")
         await coordinator.delete(group)
     except (MagnetarError, TimeoutError) as error:
-        return {"group_id": name, "error_code": refusal_of(error)[0]}
+        return {"group_id": name, "error_code": group_code_of(error)}
     return {"group_id": name}

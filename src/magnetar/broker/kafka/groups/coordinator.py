@@ -26,7 +26,7 @@ from magnetar.broker.kafka.partition import LEADER_EPOCH, Partition
 from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.broker.service import BrokerService
 from magnetar.config.kafka import KafkaConfig
-from magnetar.errors import KafkaRefusedError, MagnetarError
+from magnetar.errors import KafkaRefusedError, MagnetarError, ServiceNotReadyError
 from magnetar.runtime.uncancelled import UncancelledTasks
 from magnetar.topic.entry_format import kafka
 from magnetar.topic.position import EARLIEST, Position
@@ -246,7 +246,10 @@ class Coordinator:
         batch = encode_batch(numbered)
         topic_log, publisher = self.partition.log, self.partition.topic.publisher
         parts = kafka.body_parts(batch, topic_log.next_index, LEADER_EPOCH, self._entropy.wall_ms())
-        publisher.publish_parts((self._producer, -1, -1, len(records), len(batch), self._loop.time()), parts)
+        try:
+            publisher.publish_parts((self._producer, -1, -1, len(records), len(batch), self._loop.time()), parts)
+        except ServiceNotReadyError as error:
+            raise not_coordinator() from error
         appended: asyncio.Future[Position] = self._loop.create_future()
         self._pending.append(appended)
         return appended

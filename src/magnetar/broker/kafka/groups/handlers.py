@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from magnetar.broker.kafka.errors import group_code_of
 from magnetar.broker.kafka.groups.group import Committed, Group, Identity, Member, MemberIdRequiredError
 from magnetar.broker.kafka.names import name_of, topic_of
-from magnetar.broker.kafka.session import Session, refusal_of
+from magnetar.broker.kafka.session import Session
 from magnetar.errors import KafkaRefusedError, MagnetarError
 from magnetar.wire.kafka.codec import Value
 from magnetar.wire.kafka.error_codes import ErrorCode
@@ -42,12 +43,8 @@ async def _found(session: Session, key: str, key_type: int) -> dict[str, Any]:
         broker_id = await session.shared.coordinators.locate(key)
         number, host, port = await session.shared.brokers.get(broker_id)
     except _FAILURES as error:
-        code, why = refusal_of(error)
-        is_ours = isinstance(error, KafkaRefusedError)
-        return {
-            "error_code": code if is_ours else ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            "error_message": why, "node_id": -1, "host": "", "port": -1,
-        }  # fmt: skip
+        failed = {"error_code": group_code_of(error), "error_message": str(error)}
+        return {**failed, "node_id": -1, "host": "", "port": -1}
     return {"node_id": number, "host": host, "port": port}
 
 
@@ -68,7 +65,7 @@ async def handle_join(session: Session, head: RequestHead, request: Value) -> An
             needs_id=head.version >= _REQUIRES_ID_SINCE,
         )
     except _FAILURES as error:
-        code, _ = refusal_of(error)
+        code = group_code_of(error)
         member_id = error.member_id if isinstance(error, MemberIdRequiredError) else request["member_id"]
         return {"error_code": code, "member_id": member_id, "protocol_name": ""}
 
@@ -93,7 +90,7 @@ async def handle_sync(session: Session, head: RequestHead, request: Value) -> An
         group = await _known_group(session, request["group_id"])
         assignment = await group.sync(_identity(request), request["generation_id"], assignments)
     except _FAILURES as error:
-        return {"error_code": refusal_of(error)[0]}
+        return {"error_code": group_code_of(error)}
     return {"assignment": assignment, "protocol_type": group.protocol_type, "protocol_name": group.protocol}
 
 
@@ -103,7 +100,7 @@ async def handle_heartbeat(session: Session, head: RequestHead, request: Value) 
         group = await _known_group(session, request["group_id"])
         group.heartbeat(_identity(request), request["generation_id"])
     except _FAILURES as error:
-        return {"error_code": refusal_of(error)[0]}
+        return {"error_code": group_code_of(error)}
     return {}
 
 
@@ -113,7 +110,7 @@ async def handle_leave(session: Session, head: RequestHead, request: Value) -> A
     try:
         group = await _known_group(session, request["group_id"])
     except _FAILURES as error:
-        return {"error_code": refusal_of(error)[0]}
+        return {"error_code": group_code_of(error)}
     left = [_left(group, each) for each in leaving]
     return {"error_code": left[0]["error_code"]} if is_one else {"members": left}
 
@@ -159,7 +156,7 @@ async def handle_commit(session: Session, head: RequestHead, request: Value) -> 
         accepted, refused = _sorted_out(session, request["topics"])
         await coordinator.commit(group, accepted)
     except _FAILURES as error:
-        code, _ = refusal_of(error)
+        code = group_code_of(error)
         return _committed(request["topics"], {}, code)
     return _committed(request["topics"], refused, ErrorCode.NONE)
 
@@ -228,7 +225,7 @@ async def _offsets(session: Session, name: str, topics: Sequence[Value] | None) 
     try:
         group = (await session.shared.coordinators.of(name)).group(name, create=False)
     except _FAILURES as error:
-        return {"error_code": refusal_of(error)[0], "topics": []}
+        return {"error_code": group_code_of(error), "topics": []}
     offsets = {} if group is None else group.offsets
     if topics is None:
         wanted: dict[str, list[int]] = {}
