@@ -108,8 +108,8 @@ class Writer:
         session.shared.memory.take(size, session)
 
     def _attach(self, repeated: Batch, report: _Report) -> None:
-        if repeated.is_stored:
-            report(repeated.base_offset, None)
+        if repeated.is_stored or repeated.error is not None:
+            report(repeated.base_offset, repeated.error)
         else:
             repeated.waiting.append(partial(report, repeated.base_offset))
 

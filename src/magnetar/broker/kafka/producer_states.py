@@ -40,6 +40,8 @@ class Batch:
     last_sequence: int
     base_offset: int
     is_stored: bool = False
+    error: BaseException | None = None
+    """Why it was not stored."""
     waiting: list[Callable[[BaseException | None], None]] = field(default_factory=list)
     """Repeats that wait for the outcome."""
 
@@ -119,7 +121,7 @@ def is_idempotent(head: BatchHead) -> bool:
 
 def finish(batch: Batch, error: BaseException | None) -> None:
     """Reports the outcome of a batch to those that repeat it."""
-    batch.is_stored = error is None
+    batch.is_stored, batch.error = error is None, error
     waiting, batch.waiting = batch.waiting, []
     for report in waiting:
         report(error)

@@ -81,7 +81,7 @@ def test_a_repeat_of_a_batch_in_flight_gets_its_outcome() -> None:
     other.waiting.append(outcomes.append)
     finish(other, error)
     assert outcomes == [None, error]
-    assert not other.is_stored
+    assert (other.is_stored, other.error) == (False, error)
 
 
 def test_the_producer_that_wrote_longest_ago_is_forgotten_first() -> None:
