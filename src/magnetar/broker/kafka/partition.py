@@ -105,6 +105,7 @@ class Partition:
     async def read(self, offset: int, bytes_max: int) -> Found:
         """Returns batches from the one that has this offset on: one at least, unless the offset is at the end.
         OFFSET_OUT_OF_RANGE if it is outside."""
+        self.topic.last_used_s = self.topic.loop.time()  # A topic that is read is not deleted for being unused.
         if offset >= self.high_watermark:
             if offset > self.log.next_index:
                 raise _out_of_range(offset, f"the next offset is {self.high_watermark}")

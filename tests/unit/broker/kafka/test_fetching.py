@@ -95,6 +95,15 @@ async def test_an_answer_has_a_limit_whatever_the_client_accepts() -> None:
         assert [offset for offset, _ in read(answer["records"])] == [0, 1]
 
 
+async def test_a_topic_that_is_read_counts_as_used(world: KafkaWorld) -> None:
+    talker = world.kafka()
+    await talker.produced("t", b"a")
+    topic = await world.topic("t")
+    topic.last_used_s = 0.0
+    await talker.fetch("t", 1)
+    assert topic.last_used_s > 0
+
+
 async def test_unknown_topics_and_epochs_are_errors_of_their_partition(world: KafkaWorld) -> None:
     talker = world.kafka()
     await talker.produced("t", b"a")
