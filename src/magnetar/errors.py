@@ -464,6 +464,24 @@ class LedgerRecoveryError(LedgerError):
     wire_code = -10
 
 
+class ReplicationError(LedgerError):
+    """The repair of a ledger's replicas cannot continue now; the ledger is as it was, and a later try may succeed."""
+
+    retryable = True
+
+
+class RepairOvertakenError(ReplicationError):
+    """The ledger has changed since its repair began: what was decided does not count."""
+
+
+class CopyFailedError(ReplicationError):
+    """A bookie did not take copies of entries. Another bookie may."""
+
+    def __init__(self, bookie: str, message: str) -> None:
+        super().__init__(message)
+        self.bookie = bookie
+
+
 # --- names, resources, policies and schemas of a broker ---------------------------------------------------------------
 
 

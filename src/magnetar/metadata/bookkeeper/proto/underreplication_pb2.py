@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9magnetar/metadata/bookkeeper/proto/underreplication.proto\x12\x1cmagnetar.metadata.bookkeeper\"=\n\x1bUnderreplicatedLedgerFormat\x12\x0f\n\x07replica\x18\x01 \x03(\t\x12\r\n\x05\x63time\x18\x02 \x01(\x03\"@\n\x1fLedgerRereplicationLayoutFormat\x12\x0c\n\x04type\x18\x01 \x02(\t\x12\x0f\n\x07version\x18\x02 \x02(\x05')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9magnetar/metadata/bookkeeper/proto/underreplication.proto\x12\x1cmagnetar.metadata.bookkeeper\"=\n\x1bUnderreplicatedLedgerFormat\x12\x0f\n\x07replica\x18\x01 \x03(\t\x12\r\n\x05\x63time\x18\x02 \x01(\x03\"@\n\x1fLedgerRereplicationLayoutFormat\x12\x0c\n\x04type\x18\x01 \x02(\t\x12\x0f\n\x07version\x18\x02 \x02(\x05\"\"\n\x0eLockDataFormat\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"%\n\x11\x41uditorVoteFormat\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"5\n\x15\x43heckAllLedgersFormat\x12\x1c\n\x14\x63heckAllLedgersCTime\x18\x01 \x01(\x03\"?\n\x1aPlacementPolicyCheckFormat\x12!\n\x19placementPolicyCheckCTime\x18\x01 \x01(\x03\"1\n\x13ReplicasCheckFormat\x12\x1a\n\x12replicasCheckCTime\x18\x01 \x01(\x03')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,4 +25,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNDERREPLICATEDLEDGERFORMAT']._serialized_end=152
   _globals['_LEDGERREREPLICATIONLAYOUTFORMAT']._serialized_start=154
   _globals['_LEDGERREREPLICATIONLAYOUTFORMAT']._serialized_end=218
+  _globals['_LOCKDATAFORMAT']._serialized_start=220
+  _globals['_LOCKDATAFORMAT']._serialized_end=254
+  _globals['_AUDITORVOTEFORMAT']._serialized_start=256
+  _globals['_AUDITORVOTEFORMAT']._serialized_end=293
+  _globals['_CHECKALLLEDGERSFORMAT']._serialized_start=295
+  _globals['_CHECKALLLEDGERSFORMAT']._serialized_end=348
+  _globals['_PLACEMENTPOLICYCHECKFORMAT']._serialized_start=350
+  _globals['_PLACEMENTPOLICYCHECKFORMAT']._serialized_end=413
+  _globals['_REPLICASCHECKFORMAT']._serialized_start=415
+  _globals['_REPLICASCHECKFORMAT']._serialized_end=464
 # @@protoc_insertion_point(module_scope)
