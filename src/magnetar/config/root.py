@@ -17,6 +17,7 @@ from magnetar.config.ledger import LedgerConfig, PlacementConfig
 from magnetar.config.metadata import MetadataConfig, SqliteConfig, ZooKeeperConfig
 from magnetar.config.process import HttpConfig, LoggingConfig
 from magnetar.config.pulsar import PulsarConfig
+from magnetar.config.recovery import RecoveryConfig
 from magnetar.config.storage import JournalConfig, StorageConfig
 from magnetar.config.topic import CursorConfig, TopicConfig
 from magnetar.config.upkeep import UpkeepConfig
@@ -36,6 +37,7 @@ class Config:
     bookie: BookieConfig = field(default_factory=BookieConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
     defaults: TopicDefaultsConfig = field(default_factory=TopicDefaultsConfig)

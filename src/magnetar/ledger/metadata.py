@@ -75,6 +75,13 @@ def ledger_keys(metadata: LedgerMetadata, password: bytes, default_digest: Diges
     return LedgerKeys(metadata.ledger_id, digest, master_key(password))
 
 
+def stored_keys(metadata: LedgerMetadata) -> LedgerKeys | None:
+    """Returns the keys of the password in the metadata. None for ledgers of the oldest releases, which store none."""
+    if metadata.password is None or metadata.digest_type is None:
+        return None
+    return ledger_keys(metadata, metadata.password, metadata.digest_type)
+
+
 def wrong_password(ledger_id: int) -> WrongPasswordError:
     return WrongPasswordError(
         f"ledger {ledger_id} was created with another password: give the one that its writer used"

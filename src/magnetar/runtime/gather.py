@@ -2,6 +2,7 @@
 
     found = await gather_bounded([partial(read, each) for each in many], at_once=16)
     async for result in completed_bounded([partial(read, each) for each in many], at_once=4): ...
+    await run_together([("watching", watch), ("working", work)])
 
 Invariant: nothing is still running when these return, raise or are cancelled: no task outlives its caller. A piece of
            work is a function that begins it, not a coroutine: a piece that never gets its turn was never begun, and
@@ -55,6 +56,24 @@ def _begin(works: Sequence[Work[T]], at_once: int) -> list[asyncio.Task[T]]:
 
     loop = asyncio.get_running_loop()
     return [loop.create_task(in_turn(work)) for work in works]
+
+
+async def run_together(works: Sequence[tuple[str, Work[None]]]) -> None:
+    """Runs pieces that have no end of their own. When one ends or fails, the others are cancelled, and its error is
+    raised. Each piece has a name, which is its task's."""
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(_awaited(work), name=name) for name, work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_all([task for task in tasks if not task.done()])
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+async def _awaited(work: Work[None]) -> None:
+    await work()
 
 
 async def cancel_all(tasks: Sequence[asyncio.Task[T]]) -> None:

@@ -46,6 +46,15 @@ async def read_lac(
     answer."""
     if metadata.is_closed:
         return metadata.last_entry_id
+    reported = await reported_lac(metadata, keys, context, explicit=explicit)
+    return EntryId(max(reported, lac_floor(metadata)))
+
+
+async def reported_lac(
+    metadata: LedgerMetadata, keys: LedgerKeys, context: LedgerContext, *, explicit: bool = True
+) -> EntryId:
+    """Reads the LAC that the bookies of the last ensemble report, which may be lower than what the metadata shows.
+    Raises LacUnknownError if too few of them answer."""
     timeout_s = context.config.read_timeout_ms / 1000
     request = ReadLac(keys.ledger_id, version=V3) if explicit else ReadEntry(keys.ledger_id, LAST_ENTRY, version=V2)
 
@@ -65,7 +74,7 @@ async def read_lac(
             "try again when these bookies are back"
         )
     known = [answer.max_lac for answer in found.answers.values() if answer.max_lac is not None]
-    return EntryId(max(*known, lac_floor(metadata), NO_ENTRY))
+    return EntryId(max(known, default=NO_ENTRY))
 
 
 def interpret_lac(keys: LedgerKeys, response: AnyResponse | Answer) -> Answer:
