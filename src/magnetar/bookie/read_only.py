@@ -46,6 +46,7 @@ class ReadOnlyReason(enum.Enum):
     DISK_FULL = "disk full"
     OPERATOR = "operator"
     CONFIGURED = "configured"
+    DECOMMISSIONED = "being decommissioned"
 
 
 class ReadOnlySwitch:

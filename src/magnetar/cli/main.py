@@ -40,6 +40,8 @@ COMMANDS = {
     "metadata": ("magnetar.cli.metadata:app", "Create the metadata of a cluster of bookies, or inspect it."),
     "broker": ("magnetar.cli.serve:broker_app", "Run a broker. Its bookies and metadata store run elsewhere."),
     "bookie": ("magnetar.cli.bookie.command:app", "Run a bookie (a storage node), or inspect and repair one."),
+    "recovery": ("magnetar.cli.recovery:app", "Show and control the repair of ledgers of lost bookies."),
+    "autorecovery": ("magnetar.cli.recovery:autorecovery_app", "Run auto-recovery without a bookie."),
     "ledger": ("magnetar.cli.ledger:app", "Create, write, read, follow, recover and delete ledgers."),
     "dev": ("magnetar.cli.dev:app", "Run servers for development on this machine."),
 }

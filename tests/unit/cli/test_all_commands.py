@@ -17,7 +17,7 @@ from magnetar.cli.main import Listed, app
 from tests.commands import run_magnetar
 from tests.rows import every_row
 
-SERVERS = {"standalone", "broker", "bookie", "dev zookeeper"}
+SERVERS = {"standalone", "broker", "bookie", "autorecovery", "dev zookeeper"}
 """They print one JSON line when they are ready, always."""
 SILENT = {
     *(f"topics {name}" for name in ("create", "delete", "grow", "unload", "compact", "terminate", "truncate")),

@@ -9,7 +9,11 @@ from typing import Annotated
 
 import typer
 
+from magnetar.autorecovery.roster import Roster
+from magnetar.autorecovery.service import AutoRecovery
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.read_only import ReadOnlyReason
+from magnetar.cli.bookie.decommission import decommission
 from magnetar.cli.bookie.inspect import entrylog_app, journal_app, ledger_app
 from magnetar.cli.bookie.offline import Dir
 from magnetar.cli.bookie.repair import cookie_app, format_bookie, index_app, put_in_limbo, readonly_app
@@ -18,11 +22,14 @@ from magnetar.cli.options import ConfigFile, Settings, load_effective, setup_ser
 from magnetar.cli.serve import Port, require_free
 from magnetar.config.root import Config
 from magnetar.errors import ArgumentError, MagnetarError
+from magnetar.ids import BookieId
 from magnetar.metadata.open import open_store
+from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.collector import expect_long_life
 from magnetar.runtime.descriptors import raise_limit
 from magnetar.runtime.event_loop import run
 from magnetar.runtime.metrics import Metrics
+from magnetar.runtime.runtime import Runtime
 from magnetar.runtime.system import SystemRuntime
 
 app = typer.Typer()
@@ -34,6 +41,7 @@ app.add_typer(index_app, name="index")
 app.add_typer(readonly_app, name="readonly")
 app.command("format")(format_bookie)
 app.command("limbo")(put_in_limbo)
+app.command("decommission")(decommission)
 
 
 @app.callback(invoke_without_command=True)
@@ -84,6 +92,7 @@ async def _serve(config: Config) -> None:
     runtime, metrics = SystemRuntime(), Metrics()
     async with await open_store(config, runtime, metrics) as store:
         bookie = await Bookie.open(config, runtime, store, metrics, base=os.getcwd())  # noqa: PTH109
+        recovery = _recovery_of(bookie, config, runtime, store, metrics) if config.recovery.enabled else None
         try:
             ready = {"ready": True, "bookie_id": bookie.bookie_id, "port": bookie.port, "http_port": bookie.http_port}
             print(json.dumps(ready), flush=True)
@@ -91,4 +100,26 @@ async def _serve(config: Config) -> None:
             error = await bookie.wait_failed()
             raise MagnetarError(f"bookie {bookie.bookie_id} has stopped: {error}")
         finally:
-            await asyncio.shield(bookie.aclose())
+            await asyncio.shield(_close(bookie, recovery))
+
+
+def _recovery_of(
+    bookie: Bookie, config: Config, runtime: Runtime, store: MetadataStore, metrics: Metrics
+) -> AutoRecovery:
+    """Begins auto-recovery in the bookie's process. It reaches its own bookie without a socket."""
+    own = BookieId(bookie.bookie_id)
+
+    def on_roster(roster: Roster) -> None:
+        bookie.switch.set(ReadOnlyReason.DECOMMISSIONED, own in roster.draining)
+
+    recovery = AutoRecovery(
+        store, config, runtime, name=own, metrics=metrics, local={own: bookie.accept}, on_roster=on_roster
+    )
+    recovery.start()
+    return recovery
+
+
+async def _close(bookie: Bookie, recovery: AutoRecovery | None) -> None:
+    if recovery is not None:
+        await recovery.aclose()
+    await bookie.aclose()
