@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from magnetar.autorecovery.examine import Examiner, entry_bytes
+from magnetar.autorecovery.examine import Examiner, entry_bytes, requests_share
 from magnetar.autorecovery.fragments import Fault, settled_fragments
 from magnetar.autorecovery.marking import Marker, in_batches, metadata_if_exists
 from magnetar.autorecovery.rate import ByteRate
@@ -30,7 +30,6 @@ from magnetar.runtime.gather import gather_bounded
 log = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE: Final = 8
-_FAULTS: Final = (Fault.MISSING, Fault.LIMBO)
 
 
 @dataclass(slots=True)
@@ -93,12 +92,13 @@ class LedgerChecks:
             is_serving=roster.is_serving,
             is_draining=lambda _: False,
             run_bytes_max=self._tools.config.chunk_bytes_max,
+            run_entries_max=requests_share(self._context, _LEDGERS_AT_ONCE),
             entry_bytes=entry_bytes(metadata),
         )
         reasons: dict[BookieId, str] = {}
         for fragment in settled_fragments(metadata, lac):
             for defect in await examiner.defects(fragment, lambda _: every_entry):
-                if defect.fault in _FAULTS:
+                if defect.fault is Fault.MISSING:
                     reasons[fragment.ensemble[defect.position]] = f"a check found: {defect.fault.value}"
         totals.entries += examiner.entries_verified
         return reasons

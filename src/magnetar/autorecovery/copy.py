@@ -21,6 +21,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from magnetar.autorecovery.examine import ask_patiently, requests_share
 from magnetar.autorecovery.fragments import Targets
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.config.recovery import RecoveryConfig
@@ -31,7 +32,6 @@ from magnetar.ledger.channels.channel import Channel
 from magnetar.ledger.channels.pending_requests import AddListener
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerKeys
-from magnetar.ledger.reading.replicas import read_replicas
 from magnetar.runtime.backoff import Backoff
 from magnetar.runtime.gather import cancel_all, gather_bounded
 from magnetar.runtime.uncancelled import ignore_outcome
@@ -43,6 +43,7 @@ from magnetar.wire.bookkeeper.hot_path import AddEncoder
 LOST_MAX: Final = 10_000  # Lost entries that one try looks for: each costs a question to every bookie.
 _CHUNK_ENTRIES_MAX: Final = 1_000
 _CHUNK_TIMEOUT_S: Final = 30.0  # For a bookie that flushes, or is overloaded by writers.
+_TRIES: Final = 2  # Of a bookie that gives no answer: another one may have the entries as well.
 _BUSY_FIRST_S: Final = 0.02
 _BUSY_LONGEST_S: Final = 0.5
 _OK: Final = int(Code.EOK)
@@ -90,7 +91,8 @@ class FragmentCopier:
         self._rate = rate
         self._progress = progress
         self._is_serving = is_serving
-        self._chunk_entries = max(1, min(_CHUNK_ENTRIES_MAX, config.chunk_bytes_max // entry_bytes))
+        share = requests_share(context, config.ledgers_at_once * config.chunks_in_flight_max)
+        self._chunk_entries = max(1, min(_CHUNK_ENTRIES_MAX, share, config.chunk_bytes_max // entry_bytes))
         self._header = AddEncoder(
             keys.ledger_id, keys.master_key, keys.digest, Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
         ).header
@@ -187,9 +189,8 @@ class FragmentCopier:
     async def _ask(self, bookie: BookieId, entry_ids: list[int]) -> tuple[BookieId, dict[int, Answer]]:
         if bookie in self._silent:
             return bookie, dict.fromkeys(entry_ids, Answer(Finding.UNREACHABLE, why="it is not registered"))
-        context = self._context
-        timeout_s = context.config.read_timeout_ms / 1000
-        heard = await read_replicas(context.bookies, bookie, self._keys, entry_ids, timeout_s=timeout_s)
+        tries_max = _TRIES if self._is_serving(bookie) else 1
+        heard = await ask_patiently(self._context, bookie, self._keys, entry_ids, tries_max=tries_max)
         unreachable = all(answer.finding is Finding.UNREACHABLE for answer in heard.values())
         if unreachable and not self._is_serving(bookie):
             self._silent[bookie] = None

@@ -3,8 +3,8 @@
 Order:     bookies that are not registered, or are being decommissioned, are not asked: their position needs another
            bookie anyway. The others are asked for the first and the last entry that they hold, or for every entry if
            the caller wants that of this bookie.
-Failure:   "too many requests" and silence say nothing about an entry; such a bookie is asked again a few times, and
-           then counts as silent.
+Failure:   "too many requests" and silence say nothing about an entry. Such a bookie is asked again, for fewer entries
+           at a time, and counts as silent after a few tries without any answer.
 Limits:    one run of entries of one bookie at a time; the runs fit into the configured size, as far as the size of an
            entry is known.
 Read next: fragments.py (what follows from it)
@@ -30,17 +30,23 @@ from magnetar.runtime.gather import gather_bounded
 
 ENTRY_BYTES_GUESSED: Final = 4096  # For a ledger that is not closed: its metadata has no length yet.
 RUN_ENTRIES_MAX: Final = 1_000  # Below what any bookie takes from one reader at once.
-_TRIES: Final = 4
+_TRIES: Final = 4  # In a row without any answer.
+_SHRINK: Final = 4
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_LONGEST_S: Final = 1.0
 _MISSING_MAX: Final = 100_000  # Entries of one position that are kept in memory; the rest is found by the next try.
-_FAULTY = (Finding.ABSENT, Finding.DAMAGED)
+_FAULTY = (Finding.ABSENT, Finding.DAMAGED, Finding.LIMBO)
 
 
 def entry_bytes(metadata: LedgerMetadata) -> int:
     """Returns the size of one entry, as far as it is known before it is read."""
     entries = metadata.last_entry_id + 1
     return max(1, metadata.length // entries) if metadata.is_closed and entries > 0 else ENTRY_BYTES_GUESSED
+
+
+def requests_share(context: LedgerContext, works: int) -> int:
+    """Returns how many requests one of this many pieces of work may have in flight at one bookie."""
+    return max(1, context.config.requests_in_flight_max // (works + 1))
 
 
 class Examiner:
@@ -55,6 +61,7 @@ class Examiner:
         is_serving: Callable[[BookieId], bool],
         is_draining: Callable[[BookieId], bool],
         run_bytes_max: int,
+        run_entries_max: int,
         entry_bytes: int,
     ) -> None:
         self._keys = keys
@@ -63,7 +70,7 @@ class Examiner:
         self._is_serving = is_serving
         self._is_draining = is_draining
         self._entry_bytes = entry_bytes
-        self._run_entries = max(1, min(RUN_ENTRIES_MAX, run_bytes_max // entry_bytes))
+        self._run_entries = max(1, min(RUN_ENTRIES_MAX, run_entries_max, run_bytes_max // entry_bytes))
         self.entries_verified = 0
 
     async def defects(self, fragment: FragmentRange, every_entry_of: Callable[[BookieId], bool]) -> list[Defect]:
@@ -89,8 +96,6 @@ class Examiner:
             answers = await self._ask(bookie, run)
             if (silence := _silence(answers)) is not None:
                 return Defect(position, Fault.SILENT, why=silence)
-            if any(answer.finding is Finding.LIMBO for answer in answers.values()):
-                return Defect(position, Fault.LIMBO)
             missing += [entry_id for entry_id, answer in answers.items() if answer.finding in _FAULTY]
             if len(missing) >= _MISSING_MAX:
                 break
@@ -116,21 +121,47 @@ class Examiner:
             yield run
 
     async def _ask(self, bookie: BookieId, entry_ids: Sequence[int]) -> dict[int, Answer]:
-        """Asks again for what is not answered, a few times."""
-        context = self._context
-        backoff = Backoff(context.entropy.random, _PAUSE_FIRST_S, _PAUSE_LONGEST_S)
-        timeout_s = context.config.read_timeout_ms / 1000
-        answers: dict[int, Answer] = {}
-        open_ids = list(entry_ids)
-        for tries_left in reversed(range(_TRIES)):
-            await self._rate.take(len(open_ids) * self._entry_bytes)
-            answers |= await read_replicas(context.bookies, bookie, self._keys, open_ids, timeout_s=timeout_s)
-            open_ids = [entry_id for entry_id in open_ids if _is_silent(answers[entry_id])]
-            if not open_ids or not tries_left:
-                break
-            await asyncio.sleep(backoff.next_s())
+        await self._rate.take(len(entry_ids) * self._entry_bytes)
+        answers = await ask_patiently(self._context, bookie, self._keys, entry_ids)
         self.entries_verified += sum(answer.finding is Finding.PRESENT for answer in answers.values())
         return answers
+
+
+async def ask_patiently(
+    context: LedgerContext, bookie: BookieId, keys: LedgerKeys, entry_ids: Sequence[int], *, tries_max: int = _TRIES
+) -> dict[int, Answer]:
+    """Asks again for what is not answered, in ever smaller runs, as long as the bookie answers anything."""
+    backoff = Backoff(context.entropy.random, _PAUSE_FIRST_S, _PAUSE_LONGEST_S)
+    answers: dict[int, Answer] = {}
+    left, size, tries = list(entry_ids), len(entry_ids), tries_max
+    while True:
+        asked = len(left)
+        left = await _ask_once(context, bookie, keys, left, size, answers)
+        tries = tries_max if len(left) < asked else tries - 1
+        if not left or tries <= 0:
+            return answers
+        size = max(1, size // _SHRINK)
+        await asyncio.sleep(backoff.next_s())
+
+
+async def _ask_once(
+    context: LedgerContext,
+    bookie: BookieId,
+    keys: LedgerKeys,
+    entry_ids: Sequence[int],
+    size: int,
+    answers: dict[int, Answer],
+) -> list[int]:
+    """Returns the entries without an answer. A run of which nothing is answered is the last one."""
+    timeout_s = context.config.read_timeout_ms / 1000
+    for at in range(0, len(entry_ids), size):
+        run = entry_ids[at : at + size]
+        answers |= await read_replicas(context.bookies, bookie, keys, run, timeout_s=timeout_s)
+        if all(_is_silent(answers[entry_id]) for entry_id in run):
+            for entry_id in entry_ids[at + size :]:
+                answers.setdefault(entry_id, answers[run[0]])
+            break
+    return [entry_id for entry_id in entry_ids if _is_silent(answers[entry_id])]
 
 
 def _is_silent(answer: Answer) -> bool:

@@ -99,7 +99,7 @@ class Fault(enum.StrEnum):
     LOST = "the bookie is not registered"
     DRAINING = "the bookie is being decommissioned"
     MISSING = "entries are missing or damaged"
-    LIMBO = "the bookie may have lost entries, and cannot tell which"
+    """Also those that a bookie in limbo does not have: it takes copies, and has them then."""
     SILENT = "the bookie does not answer"
 
 
@@ -114,7 +114,7 @@ class Defect:
     @property
     def is_replaceable(self) -> bool:
         """Whether another bookie has to take the position."""
-        return self.fault in (Fault.LOST, Fault.DRAINING, Fault.LIMBO)
+        return self.fault is not Fault.MISSING
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from magnetar.autorecovery.copy import CopyProgress, FragmentCopier
-from magnetar.autorecovery.examine import Examiner, entry_bytes
+from magnetar.autorecovery.examine import Examiner, entry_bytes, requests_share
 from magnetar.autorecovery.fragments import (
     Defect,
     Fault,
@@ -73,6 +73,8 @@ class Outcome:
     why: str = ""
     entries: str = ""
     """The entries that are lost."""
+    ledger_version: int | None = None
+    """Of REPAIRED: the version of the metadata that was looked at last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +194,13 @@ class LedgerRepair:
         return stored
 
     def _judged(self, defects: Sequence[Defect], fragment: FragmentRange, found: _Found) -> list[Defect]:
-        """Turns silence into a reason to wait, or, at the end of patience, into a loss."""
+        """Turns silence into a reason to wait. At the end of patience, a silent bookie is replaced."""
         kept = []
         for defect in defects:
-            if defect.fault is not Fault.SILENT:
-                kept.append(defect)
-            elif self._is_patient:
+            if defect.fault is Fault.SILENT and self._is_patient:
                 found.waits.append(f"bookie {fragment.ensemble[defect.position]} {defect.why}")
             else:
-                kept.append(replace(defect, fault=Fault.LIMBO))
+                kept.append(defect)
         return kept
 
     def _without_copy(self, fragment: FragmentRange, defects: Sequence[Defect]) -> dict[int, None]:
@@ -308,7 +308,8 @@ class LedgerRepair:
     # --- the second look ----------------------------------------------------------------------------------------------
 
     async def _look_again(self, keys: LedgerKeys) -> Outcome:
-        metadata = (await self._context.ledgers.read(self._ledger_id)).value
+        stored = await self._context.ledgers.read(self._ledger_id)
+        metadata = stored.value
         lac = await self._lac(metadata, keys)
         examiner = self._examiner(keys, metadata)
         for fragment in settled_fragments(metadata, lac):
@@ -319,7 +320,7 @@ class LedgerRepair:
                                f"{defects[0].fault.value}")  # fmt: skip
         if why := self._end_without_bookie(metadata, lac) or await self._end_with_faults(metadata, lac, examiner):
             return Outcome(OutcomeKind.NEEDS_CLOSE, why)
-        return Outcome(OutcomeKind.REPAIRED)
+        return Outcome(OutcomeKind.REPAIRED, ledger_version=stored.version)
 
     def _end_without_bookie(self, metadata: LedgerMetadata, lac: int) -> str:
         """Returns why the end of an open ledger has to be repaired; nothing if its bookies are all there."""
@@ -353,6 +354,7 @@ class LedgerRepair:
             is_serving=roster.is_serving,
             is_draining=roster.draining.__contains__,
             run_bytes_max=config.chunk_bytes_max,
+            run_entries_max=requests_share(self._context, config.ledgers_at_once),
             entry_bytes=entry_bytes(metadata),
         )
 

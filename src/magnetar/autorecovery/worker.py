@@ -273,8 +273,10 @@ class ReplicationWorker:
     # --- how it ends --------------------------------------------------------------------------------------------------
 
     async def _clear(self, ledger_id: LedgerId, mark: Versioned[Mark], generation: int, outcome: Outcome) -> None:
-        if self._store.session.generation != generation or not await self._marks.clear(ledger_id, mark.version):
-            return  # It was marked again, or the lock was lost: the mark stays.
+        if self._store.session.generation != generation:
+            return
+        if not await self._marks.clear(ledger_id, mark.version, outcome.ledger_version):
+            return  # It was marked again or has changed, or the lock was lost: the mark stays.
         self._tries.pop(ledger_id, None)
         if outcome.kind is OutcomeKind.DELETED:
             self.counters.ledgers_deleted += 1

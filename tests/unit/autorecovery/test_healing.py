@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -162,6 +163,19 @@ async def test_target_that_dies_during_the_copy_is_replaced_by_another() -> None
         await world.wait_healed(ledgers, without=lost)
         world.cluster.wake(spare)
         await assert_whole(world, *ledgers)
+
+
+async def test_ledger_with_more_entries_than_one_client_may_ask_for_at_once_is_repaired() -> None:
+    async with clinic(4, verify_all_entries=True, chunk_bytes_max=2**20) as world:
+        world.cluster.config = dataclasses.replace(
+            world.cluster.config, ledger=dataclasses.replace(world.cluster.config.ledger, requests_in_flight_max=20)
+        )
+        await world.services[0].aclose()
+        await world.add_recovery()
+        ledger = await world.write(120)
+        lost = await lose_one(world, ledger)
+        await world.wait_healed([ledger], without=lost)
+        await assert_whole(world, ledger)
 
 
 # --- ledgers that end in a special way --------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ Order:     a ledger that is marked already gets the bookies that its mark does n
            outcome, the caller may mark once more.
            A mark is read after its lock was taken, and deleted only at the version that was read: a ledger that is
            marked again in between stays marked. The delete is one transaction with a check that the lock exists, so
-           that a worker whose lock was taken away deletes nothing.
+           that a worker whose lock was taken away deletes nothing, and with a check of the ledger's own version: what
+           a worker has looked at must still be true.
 Read next: recovery_nodes.py (what else is below underreplication), proto/underreplication.proto
 """
 
@@ -41,7 +42,7 @@ from magnetar.metadata.bookkeeper.proto.underreplication_pb2 import (
 )
 from magnetar.metadata.bookkeeper.proto_strings import parse_text
 from magnetar.metadata.paths import join, parent_of
-from magnetar.metadata.store import Check, CreateMode, Delete, MetadataStore, Node
+from magnetar.metadata.store import Check, CreateMode, Delete, MetadataStore, Node, Operation
 
 _LAYOUT_TYPE: Final = "BASIC"
 _LAYOUT_VERSION: Final = 1
@@ -178,12 +179,16 @@ class UnderreplicationMarks:
         node = await self._store.get(lock_path(self._paths, ledger_id))
         return None if node is None else _worker_in(node)
 
-    async def clear(self, ledger_id: LedgerId, version: int) -> bool:
-        """Deletes a mark that has this version, of a ledger that this session has locked. False: it was marked again,
-        or the lock is lost. OutcomeUnknownError: the next look shows whether the mark still exists."""
+    async def clear(self, ledger_id: LedgerId, version: int, ledger_version: int | None = None) -> bool:
+        """Deletes a mark that has this version, of a ledger that this session has locked. `ledger_version`: that of the
+        metadata which was looked at; None for a ledger that does not exist. False: the ledger was marked again, or has
+        changed, or the lock is lost. OutcomeUnknownError: the next look shows whether the mark still exists."""
         path = mark_path(self._paths, ledger_id)
+        operations: list[Operation] = [Check(lock_path(self._paths, ledger_id))]
+        if ledger_version is not None:
+            operations.append(Check(self._paths.ledger(ledger_id), ledger_version))
         try:
-            await self._store.transact([Check(lock_path(self._paths, ledger_id)), Delete(path, version)])
+            await self._store.transact([*operations, Delete(path, version)])
         except TransactionFailedError as error:
             if not isinstance(error.cause, NoNodeError | BadVersionError):
                 raise error.cause from None

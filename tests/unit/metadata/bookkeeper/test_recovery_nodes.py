@@ -79,6 +79,18 @@ async def test_mark_is_not_cleared_without_its_lock(store: MetadataStore) -> Non
     assert await marks.read(LEDGER) is not None
 
 
+async def test_mark_is_not_cleared_if_the_ledger_has_changed_since_the_look(store: MetadataStore) -> None:
+    marks = UnderreplicationMarks(store, PATHS)
+    await marks.prepare()
+    await store.create(PATHS.ledger(LEDGER), b"ledger", make_parents=True)
+    await marks.mark(LEDGER, [A], 1)
+    assert await marks.lock(LEDGER, "worker")
+    await store.put(PATHS.ledger(LEDGER), b"closed meanwhile")
+    assert not await marks.clear(LEDGER, 0, ledger_version=0)
+    assert await marks.read(LEDGER) is not None
+    assert await marks.clear(LEDGER, 0, ledger_version=1)
+
+
 def test_only_names_of_marks_name_a_ledger() -> None:
     assert marked_ledger("urL0000000005") == 5
     assert marked_ledger("urL4294967303") == LEDGER
