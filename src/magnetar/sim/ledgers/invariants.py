@@ -35,6 +35,7 @@ from magnetar.quorum.sizes import write_set
 from magnetar.runtime.receiving import SMALL_BYTES
 from magnetar.sim.device import Fault
 from magnetar.sim.ledgers.durable import EXTENT
+from magnetar.sim.ledgers.options import is_healer
 from magnetar.sim.ledgers.watch import (
     AddAnswer,
     BookieWatch,
@@ -353,6 +354,8 @@ class LedgerMetadataChanges(Invariant):
         ledger = self.watch.history.ledgers.get(change.ledger_id)
         if ledger is None or change.before.value.state is not LedgerState.OPEN:
             return
+        if is_healer(change.by) and change.after.value.state is LedgerState.OPEN:  # R3 looks at these.
+            return
         if change.after.value.state is not LedgerState.IN_RECOVERY and change.by != ledger.writer:
             self.violated(f"{what}: {change.after.value.state.name}, and its writer is {ledger.writer}")
 
@@ -669,7 +672,7 @@ class EnsembleChangesAreLimited(Invariant):
 
     def on_ledger_change(self, change: LedgerChange) -> None:
         before, after = change.before, change.after
-        if before is None or after is None or after.value.state is not LedgerState.OPEN:
+        if before is None or after is None or after.value.state is not LedgerState.OPEN or is_healer(change.by):
             return
         self.watch.counters["ensemble changes"] += 1
         count = self._changes[change.ledger_id] = self._changes.get(change.ledger_id, 0) + 1
@@ -690,7 +693,7 @@ class EnsembleChangesAreLimited(Invariant):
         watch, options = self.watch, self.watch.options
         counters = watch.world.network.counters
         connections = counters.connections + counters.refused - watch.counters["hostile connections"]
-        pairs = (options.clients + 1) * options.bookies
+        pairs = (options.clients + options.healers + 1) * options.bookies
         for what, count, most in (
             ("connections", connections, pairs * _CONNECTS_PER_S),
             ("metadata requests", watch.counters["metadata requests"], (pairs + 1) * _REQUESTS_PER_S),

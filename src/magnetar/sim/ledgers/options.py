@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar, cast
 from magnetar.config.bookie import NO_HTTP, BookieConfig
 from magnetar.config.ledger import LedgerConfig
 from magnetar.config.metadata import MetadataConfig
+from magnetar.config.recovery import RecoveryConfig
 from magnetar.config.root import Config
 from magnetar.config.storage import JournalConfig, StorageConfig
 from magnetar.sim.device import DiskTiming
@@ -56,6 +57,7 @@ FAULTS: Final = {
 _LATER_FAULTS: Final = {"cpu": 0.15, "stop": 0.2, "ruin": 0.05, "hostile": 0.25}
 """Those that seeds have with this probability, beside what they have drawn."""
 
+_HEALED_SEEDS: Final = 0.3  # The share of seeds with auto-recovery.
 _WEIGHTS: Final = {"drill": 3, "power": 2, "part": 2, "fates": 2, "kill": 2, "pause": 2, "blackout": 2}
 
 
@@ -126,6 +128,10 @@ class Options:
     """Whether an operator repairs a victim that refuses to start; otherwise it stays away."""
     ledgers_in_memory: int = one_of(10, 10, 1_000)
     """`bookie.ledgers_in_memory_max`: far below what it may be set to, and what one read of a socket can name."""
+    healers: int = 0
+    """How many processes run auto-recovery."""
+    recovery: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Their settings, as `RecoveryConfig` has them."""
 
     @property
     def base(self) -> Options:
@@ -154,6 +160,10 @@ class Options:
         """Returns the configuration of a patient client: what it cannot read does not exist."""
         return Config(metadata=self._metadata(), ledger=LedgerConfig(**_PATIENT))
 
+    def healer_config(self) -> Config:
+        ledger = LedgerConfig(**{**_PATIENT, **self.ledger})
+        return Config(metadata=self._metadata(), ledger=ledger, recovery=RecoveryConfig(**self.recovery))
+
     def _metadata(self) -> MetadataConfig:
         return MetadataConfig(
             url="memory:", session_timeout_ms=self.session_timeout_ms, operation_timeout_ms=2 * self.session_timeout_ms
@@ -162,11 +172,19 @@ class Options:
     def summary(self) -> str:
         return (
             f"E={self.ensemble} Qw={self.write} Qa={self.ack} bookies={self.bookies} clients={self.clients} "
-            f"topics={self.topics} faults={','.join(self.faults) or 'none'}"
+            f"topics={self.topics} healers={self.healers} faults={','.join(self.faults) or 'none'}"
         )
 
 
 PORT: Final = 3181
+_HEALER: Final = "healer-"
+
+
+def is_healer(node: str) -> bool:
+    """Reports whether a node of this name runs auto-recovery."""
+    return node.startswith(_HEALER)
+
+
 _PATIENT: Final[dict[str, Any]] = {
     "connect_timeout_ms": 1_000,
     "reconnect_backoff_ms": 10,
@@ -234,6 +252,7 @@ def draw(seed: int, override: Mapping[str, Any] | None = None, *, without: tuple
         ),
         bookie=lambda: _with_tight_limits(seed, _draw_bookie(random)),
         ledger=lambda: _draw_ledger(random) | _draw_tight(seed, _TIGHT),
+        **_draw_healing(seed),
     )
     options = replaced(options, override or {}, without)
     if "hostile" not in options.faults:
@@ -341,6 +360,25 @@ def _draw_ledger(random: Random) -> dict[str, Any]:
         "tail_poll_interval_ms": 50,
         "recovery_reads_in_flight_max": random.choice((1, 8)),
         "recovery_timeout_ms": random.choice((500, 2_000)),
+    }
+
+
+def _draw_healing(seed: int) -> dict[str, Any]:
+    """A generator of its own: what else a seed draws does not depend on it."""
+    random = seeded(f"{seed}/healing")
+    if random.random() >= _HEALED_SEEDS:
+        return {"healers": 0, "recovery": {}}
+    return {
+        "healers": random.choice((1, 2, 2, 3)),
+        "recovery": {
+            "lost_bookies_max_percent": random.choice((50, 100)),
+            "ledgers_at_once": random.choice((1, 4)),
+            "chunks_in_flight_max": random.choice((1, 3)),
+            "chunk_bytes_max": random.choice((1, 500, 5_000)),
+            "open_ledger_grace_ms": random.choice((0, 50, 300)),
+            "retry_ms": random.choice((50, 200)),
+            "verify_all_entries": True,
+        },
     }
 
 

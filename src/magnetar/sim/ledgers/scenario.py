@@ -15,9 +15,10 @@ from magnetar.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.sim.device import Crash
 from magnetar.sim.ledgers.cluster import SETTLE_LIMIT_S, Cluster, Node
+from magnetar.sim.ledgers.healing import HEALING, add_healers, wait_replicated
 from magnetar.sim.ledgers.invariants import ALL
 from magnetar.sim.ledgers.nemesis import Nemesis
-from magnetar.sim.ledgers.options import FAULTS, draw
+from magnetar.sim.ledgers.options import FAULTS, draw, is_healer
 from magnetar.sim.ledgers.watch import LedgerHistory, Watch
 from magnetar.sim.ledgers.workload import Workload
 from magnetar.sim.run import Scenario
@@ -28,15 +29,35 @@ _PAUSE_S: Final = 0.25
 
 
 async def settle(cluster: Cluster, workload: Workload, watch: Watch) -> None:
+    healers = [node for node in cluster.clients.values() if is_healer(node.name)]
     for client in list(cluster.clients.values()):
-        await _end_client(client, cluster, watch)
+        if client not in healers:
+            await _end_client(client, cluster, watch)
     node = cluster.add_client(AUDITOR, config=cluster.options.auditor_config())
     await cluster.wait_healed(lambda: node.client is not None, "V2", "a client does not start in a healed world")
     if node.client is not None:
         audit = cluster.spawn(node, _audit(node.client, cluster, workload, watch), "audit")
         await asyncio.wait([audit])
+    if node.client is not None and healers and _can_be_replicated(cluster, watch):
+        healing = cluster.spawn(node, _wait_replicated(node.client, cluster, watch), "replication")
+        await asyncio.wait([healing])
+    for healer in healers:
+        await _end_client(healer, cluster, watch)
     node.stopping.set()
     await cluster.wait_exit(AUDITOR)
+
+
+def _can_be_replicated(cluster: Cluster, watch: Watch) -> bool:
+    """Damage beyond what is promised does not heal, nor do too few bookies hold every copy."""
+    return "ruin" not in watch.options.faults and len(cluster.running_bookies()) >= cluster.options.ensemble
+
+
+async def _wait_replicated(client: LedgerClient, cluster: Cluster, watch: Watch) -> None:
+    store = cluster.metadata.connect()
+    try:
+        await wait_replicated(client, cluster, watch, store)
+    finally:
+        await store.aclose()
 
 
 async def _end_client(node: Node, cluster: Cluster, watch: Watch) -> None:
@@ -103,6 +124,14 @@ async def _audit_one(client: LedgerClient, ledger: LedgerHistory, workload: Work
             watch.tell("on_read", ledger, AUDITOR, entry.entry_id, payload, last)
 
 
+class HealedCluster(Cluster):
+    """With nodes that run auto-recovery, in seeds that have them."""
+
+    def add_nodes(self) -> None:
+        super().add_nodes()
+        add_healers(self)
+
+
 LEDGERS: Final = Scenario(
     name="ledgers",
     world_seed="{}",
@@ -114,12 +143,14 @@ LEDGERS: Final = Scenario(
         "recoveries that wrote back",
         "torn tails cut",
         "sessions expired",
+        "fragments repaired",
+        "marks cleared",
     ),
-    invariants=ALL,
+    invariants=(*ALL, *HEALING),
     events_max=1_500_000,
     draw=draw,
     watch=Watch,
-    cluster=Cluster,
+    cluster=HealedCluster,
     workload=Workload,
     nemesis=Nemesis,
     settle=settle,

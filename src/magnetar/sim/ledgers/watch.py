@@ -26,6 +26,8 @@ from magnetar.ids import EntryId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_codec import decode
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerMetadata, Versioned
 from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
+from magnetar.metadata.bookkeeper.underreplication import marked_ledger, marks_root
+from magnetar.metadata.paths import join, name_of
 from magnetar.metadata.store import Create, Delete, Put, Request
 from magnetar.quorum.sizes import write_set
 from magnetar.sim.device import LIES
@@ -169,6 +171,9 @@ class Invariant:
     # --- metadata ---
 
     def on_ledger_change(self, change: LedgerChange) -> None: ...
+    def on_mark_cleared(self, ledger_id: int, by: str) -> None:
+        """The mark of a ledger that lacks replicas was deleted."""
+
     def on_change_asked(self, ledger_id: int, by: str, wanted: LedgerMetadata) -> None:
         """A client sent a new value for a ledger."""
 
@@ -243,7 +248,10 @@ class Watch:
         self.invariants = [kind(self) for kind in invariants]
         self._hears: dict[str, list[Callable[..., None]]] = {event: self._hearers(event) for event in _events()}
         self._paths = BookKeeperPaths(options.client_config().metadata.ledgers_root)
+        self._marks = join(marks_root(self._paths), "")
         self._ledger_ids: dict[str, LedgerId | None] = {}
+        self.is_replicated = False
+        """The world is healed, and no ledger is marked any more."""
 
     def _hearers(self, event: str) -> list[Callable[..., None]]:
         """Those whose own class has it: an event that only the base class has costs nothing."""
@@ -290,6 +298,7 @@ class Watch:
     def on_operation(self, operation: Create | Put | Delete, result: Any, by: str) -> None:
         """A change of the metadata was made, on behalf of a session of this node."""
         if (ledger_id := self._ledger_at(operation.path)) is None:
+            self._on_other_operation(operation, by)
             return
         before, after = self.ledgers.get(ledger_id), None
         if isinstance(operation, Create | Put):
@@ -305,7 +314,14 @@ class Watch:
         self.tell("on_ledger_change", change)
 
     def on_session_ended(self, session_id: int, by: str) -> None:
-        """The nodes of a session vanish with it. No kind of ledgers has one of those."""
+        """The nodes of a session vanish with it. No invariant of ledgers follows one of those."""
+
+    def _on_other_operation(self, operation: Create | Put | Delete, by: str) -> None:
+        if isinstance(operation, Delete) and operation.path.startswith(self._marks):
+            ledger_id = marked_ledger(name_of(operation.path))
+            if ledger_id is not None:
+                self.look_at_disks()
+                self.tell("on_mark_cleared", ledger_id, by)
 
     def _ledger_at(self, path: str) -> LedgerId | None:
         if path not in self._ledger_ids:

@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from magnetar.autorecovery.copy import CopySink
+from magnetar.autorecovery.fragments import _check_positions
+from magnetar.autorecovery.repair import LedgerRepair
 from magnetar.bookie.identity import _require_all_stamped
 from magnetar.bookie.journals import Replay
 from magnetar.bookie.ledgers import Fencing, LedgerTable
@@ -146,6 +149,41 @@ _LEDGERS: Final = [
     Mutant(27, "a writer replaces bookies without a limit", ("V4",), budget=1_000).edit(
         Repair._count_change, "if len(times) >= config.ensemble_changes_max:", "if False:"
     ),
+]
+
+
+_HEALED: Final[dict[str, Any]] = {
+    "healers": 2,
+    "recovery": {"verify_all_entries": True, "chunk_bytes_max": 500, "retry_ms": 50, "open_ledger_grace_ms": 50},
+    "bookies": 7,
+    "heal_all": False,
+    "faults": ("kill", "power", "part"),
+}
+
+_HEALING: Final = [
+    Mutant(
+        28, "a fragment names its new bookie before the copies are durable", ("R1",), budget=1_000, options=_HEALED
+    ).edit(CopySink._add, "await share.done", "return"),
+    Mutant(
+        29,
+        "a lost bookie is replaced by one that the fragment has already",
+        ("R2", "L10"),
+        budget=1_000,
+        options=_HEALED,
+    )
+    .edit(
+        LedgerRepair._swaps,
+        "placed.ensemble[position] for position in some",
+        "fragment.ensemble[(position + 1) % len(fragment.ensemble)] for position in some",
+    )
+    .edit(_check_positions, "if bookie in ensemble:", "if False:"),
+    Mutant(30, "a mark is cleared without a look at the ledger", ("R4", "V3"), budget=1_000, options=_HEALED)
+    .edit(
+        LedgerRepair._run,
+        "if found.waits:",
+        "if found.waits:\n        return Outcome(OutcomeKind.REPAIRED)\n    if False:",
+    )
+    .edit(LedgerRepair._look_again, "if defects:", "if False:"),
 ]
 
 
@@ -612,6 +650,6 @@ _STAGING: Final = [
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-_ALL: Final = [*_LEDGERS, *_SERVING, *_DISKS, *_TOPICS, *_BUNDLES, *_STAGING]
+_ALL: Final = [*_LEDGERS, *_HEALING, *_SERVING, *_DISKS, *_TOPICS, *_BUNDLES, *_STAGING]
 MUTANTS: Final[dict[int, Mutant]] = {mutant.number: mutant for mutant in sorted(_ALL, key=lambda known: known.number)}
 assert len(MUTANTS) == len(_ALL), "a number is given twice"
