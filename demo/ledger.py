@@ -1,4 +1,4 @@
-"""`python -m demo.ledger`: what is below topics; a bookie and a writer are killed.
+"""`python -m demo.ledger`: what is below topics; a bookie and a writer are killed, and the replicas come back.
 
 Tells what it does while it does it, prints the table, and exits 1 if anything that was acknowledged is not there.
 
@@ -9,19 +9,26 @@ Read next: workloads/ledger_load.py (the writer), workloads/ledger_check.py (wha
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from demo.shell import Narrator, print_figures, run_demo
+from magnetar.autorecovery.fragments import bookies_with_entries
+from magnetar.autorecovery.status import RecoveryStatus
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
+from magnetar.errors import ProcessFailedError
 from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
 from magnetar.testing.processes.child import wait_for
 from magnetar.testing.processes.cluster import ProcessCluster
+from magnetar.testing.processes.servers import MAGNETAR
 from workloads.ledger_check import Tally, read_back
 from workloads.ledger_load import ACK_QUORUM, IN_FLIGHT, WRITE_QUORUM
 from workloads.ledger_writer import Stream, WriterProcess
@@ -30,6 +37,10 @@ BOOKIES = 4
 RATE = 3_000  # Entries a second: a load that a laptop's disk can take.
 ENTRIES_PER_STEP = 5_000
 STEP_TIMEOUT_S = 120.0  # Two seconds on an idle machine; the rest is for a busy one.
+SESSION_MS = 6_000  # A killed bookie looks alive for so long: ZooKeeper waits for its session to end.
+SETTINGS = (f"metadata.session_timeout_ms={SESSION_MS}",)
+LOOK_S = 0.5
+LEDGERS_SHOWN = 3
 
 
 class Demo:
@@ -38,10 +49,11 @@ class Demo:
         self._say = Narrator(console).say
         self._stream = Stream()
         self._writer: WriterProcess | None = None
+        self._victim = ""
 
     def run(self) -> Tally:
         self._say(f"starting a ZooKeeper server and {BOOKIES} bookies, each a process of its own")
-        with ProcessCluster(self._directory, BOOKIES) as cluster:
+        with ProcessCluster(self._directory, BOOKIES, SETTINGS) as cluster:
             self._say(f"bookies {', '.join(bookie.bookie_id for bookie in cluster.bookies)} are registered")
             try:
                 self._write(cluster)
@@ -51,6 +63,8 @@ class Demo:
             finally:
                 if self._writer is not None:
                     self._writer.kill()
+            asyncio.run(self._heal(cluster))
+            self._count_replicas(cluster)
             return asyncio.run(self._read_back(cluster))
 
     # --- the steps ----------------------------------------------------------------------------------------------------
@@ -69,6 +83,7 @@ class Demo:
         before = self._stream.bookies
         victim = before[0]
         cluster.bookie(victim).kill()
+        self._victim = victim
         self._say(f"kill -9 bookie {victim}, which is being written to; it stays dead")
         self._wait(lambda: victim not in self._stream.bookies, "another bookie in its place")
         self._wait_acknowledged(ENTRIES_PER_STEP)
@@ -106,6 +121,44 @@ class Demo:
             await read_back(client, self._stream, tally)
         self._say(f"{tally.read:,} entries read back, every byte compared")
         return tally
+
+    async def _heal(self, cluster: ProcessCluster) -> None:
+        """Auto-recovery, which runs inside the bookies, gives the killed bookie's entries to the others."""
+        self._say(f"nothing brings bookie {self._victim} back; auto-recovery copies what it had to the others")
+        config, runtime = Config(metadata=MetadataConfig(url=cluster.metadata)), SystemRuntime()
+        async with await open_store(config, runtime) as store, LedgerClient(store, config, runtime) as client:
+            status = RecoveryStatus(store, BookKeeperPaths())
+            told = ""
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                while await self._is_named(client):
+                    told = await self._tell_progress(status, told)
+                    await asyncio.sleep(LOOK_S)
+        self._say("no ledger names the killed bookie any more")
+
+    async def _tell_progress(self, status: RecoveryStatus, told: str) -> str:
+        found = await status.read()
+        rows = [f"ledger {row['ledger']}: {row['copied_entries']:,} copies" for row in await status.rows(LEDGERS_SHOWN)]
+        what = f"auditor {found['auditor']}; marked ledgers: {found['marked_ledgers']} {'; '.join(rows)}".rstrip()
+        if what != told:
+            self._say(what)
+        return what
+
+    async def _is_named(self, client: LedgerClient) -> bool:
+        for written in self._stream.ledgers:
+            metadata = await client.metadata(written.ledger_id)
+            if self._victim in bookies_with_entries(metadata):
+                return True
+        return False
+
+    def _count_replicas(self, cluster: ProcessCluster) -> None:
+        command = [*MAGNETAR, "recovery", "check", "--every-entry", "--json", "--metadata", cluster.metadata]
+        done = subprocess.run(  # noqa: S603 - our own command
+            command, capture_output=True, text=True, timeout=STEP_TIMEOUT_S, check=False
+        )
+        found = json.loads(done.stdout) if done.returncode == 0 else {}
+        if done.returncode or found["faulty_ledgers"]:
+            raise ProcessFailedError(f"replicas are missing: {found or done.stderr}")
+        self._say(f"`magnetar recovery check --every-entry` has read {found['verified']:,} replicas: all are well")
 
     # --- parts --------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from soak import (
     index_cuts,
     ledger_chaos,
     pulsar_kills,
+    recovery_kills,
     spark_kills,
     sqlite_errors,
     sqlite_kills,
@@ -34,6 +35,7 @@ PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "fuzz": [fuzzing.soak],
     "parts": [index_cuts.soak, descriptors.soak, sqlite_errors.soak, zookeeper_faults.soak],
     "pulsar": [pulsar_kills.soak],
+    "recovery": [recovery_kills.soak],
     "spark": [spark_kills.soak],
 }
 
