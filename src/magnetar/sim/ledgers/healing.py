@@ -190,9 +190,7 @@ class CopiesNeverDecrease(Invariant):
     def _copies(self, metadata: LedgerMetadata, entry_id: int, fragment: Fragment) -> int:
         positions = write_set(metadata.ensemble_size, metadata.write_quorum, entry_id)
         bookies = dict.fromkeys(fragment.ensemble[position] for position in positions)
-        return sum(
-            self.watch.bookies[bookie].image.entry(metadata.ledger_id, entry_id) is not None for bookie in bookies
-        )
+        return sum(has(self.watch.bookies[bookie], metadata.ledger_id, entry_id) for bookie in bookies)
 
 
 class OpenEndIsLeftAlone(Invariant):
