@@ -83,7 +83,7 @@ class Clinic:
         return any(bookie in fragment.ensemble for fragment in (await self.metadata(ledger)).fragments)
 
     async def missing_replicas(self, ledger: int, last: int | None = None) -> list[tuple[int, BookieId, str]]:
-        """Reads each entry from each of its bookies; returns what is not there as it was written."""
+        """Reads each entry from each of its bookies; returns what is missing or has other bytes."""
         metadata = await self.metadata(ledger)
         keys = stored_keys(metadata)
         assert keys is not None

@@ -1,10 +1,11 @@
 """Auto-recovery in the simulated world: nodes that run the production service, and what it promises.
 
-Healer:    node healer-0 …: a process with an election, perhaps the auditor, and a worker. It is killed, paused, starved
-           and cut off like any client.
-Settled:   in a healed world a client looks at every entry on every bookie and marks what is missing. From then on the
-           marks must go to zero (V3), and every entry of a closed ledger is on its Qw bookies.
-Promises:  R1 to R4 and V3 of docs/simulation.md. A copy on a disk that lied or was emptied is not asked for.
+- healer: node healer-0 …: a process with an election, perhaps the auditor, and a worker. It is killed, paused, starved
+  and cut off like any client.
+- settled: in a healed world a client looks at every entry on every bookie and marks what is missing. From then on the
+  marks must go to zero (V3), and every entry of a closed ledger is on its Qw bookies.
+- promises: R1 to R4 and V3 of docs/simulation.md. A copy on a disk that lied or was emptied is not asked for.
+
 Read next: autorecovery/service.py, watch.py
 """
 
