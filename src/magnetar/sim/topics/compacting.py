@@ -27,6 +27,8 @@ from magnetar.wire.pulsar.frames import with_checksum
 from magnetar.wire.pulsar.proto.pulsar_api_pb2 import MessageMetadata
 
 _COMPACTION_LIMIT_S: Final = 10.0
+_COMPACTIONS_TRIED_MAX: Final = 5
+_COMPACTED_AGAIN_S: Final = 0.5
 _NEXT_LIMIT_S: Final = 2.0  # For a message that the broker has announced.
 _PRODUCERS: Final = ("chunker-0", "chunker-1")
 _MESSAGES: Final = 4  # Of each.
@@ -72,13 +74,19 @@ async def compact(cluster: TopicCluster, node: BrokerNode, name: str) -> None:
 
 
 async def _compact_for_certain(cluster: TopicCluster, name: str) -> None:
+    """An attempt may fail where the patience with bookies is as short as a disk is slow, and no bookie is to spare. An
+    operator then asks again."""
     node = cluster.owner_of(name)
-    task = cluster.spawn(node, compact(cluster, node, name), f"{node.name} compacts {name}")
-    await asyncio.wait([task])
-    topic = node.served(name)
-    if topic is None or topic.compaction.status is not CompactionStatus.SUCCESS:
-        why = "it is not served" if topic is None else topic.compaction.last_error
-        cluster.watch.violated("V2", f"{name} cannot be compacted in a healed world: {why}")
+    why: str | None = "it is not served"
+    for attempt in range(_COMPACTIONS_TRIED_MAX):
+        await asyncio.sleep(attempt * _COMPACTED_AGAIN_S)
+        task = cluster.spawn(node, compact(cluster, node, name), f"{node.name} compacts {name}")
+        await asyncio.wait([task])
+        topic = node.served(name)
+        if topic is not None and topic.compaction.status is CompactionStatus.SUCCESS:
+            return
+        why = why if topic is None else topic.compaction.last_error
+    cluster.watch.violated("V2", f"{name} cannot be compacted in a healed world: {why}")
 
 
 # --- the script -------------------------------------------------------------------------------------------------------
