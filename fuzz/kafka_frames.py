@@ -14,7 +14,7 @@ from fuzz.engine import Target
 from magnetar.errors import KafkaRefusedError, MalformedEntryError, RemoteProtocolError
 from magnetar.topic.entry_format import kafka
 from magnetar.topic.entry_format.head import EntryStamp, read_head
-from magnetar.wire.kafka import admin_tables, group_tables, tables
+from magnetar.wire.kafka import admin_tables, cluster_tables, group_tables, tables
 from magnetar.wire.kafka.batches import Header, Record, check, encode_batch, records_of
 from magnetar.wire.kafka.batches import read_head as read_batch_head
 from magnetar.wire.kafka.codec import Api, Reader
@@ -26,7 +26,7 @@ _FRAME_BYTES_MAX = 4_096
 _CONTENT_BYTES_MAX = 20_000
 _APIS = {
     api.key: api
-    for module in (tables, group_tables, admin_tables)
+    for module in (tables, group_tables, admin_tables, cluster_tables)
     for api in vars(module).values()
     if isinstance(api, Api) and not api.name.endswith("record")
 }
@@ -63,6 +63,7 @@ def targets() -> list[Target]:
     return [
         Target("kafka-request", frames, _request, (RemoteProtocolError,)),
         Target("kafka-group-record", _group_records(), _group_record, (RemoteProtocolError,)),
+        Target("kafka-member", [b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"], _member_data, (RemoteProtocolError,)),
         Target("kafka-batch", batches, _batch, (KafkaRefusedError,)),
         Target("kafka-entry", entries, _entry, (MalformedEntryError,)),
         *(
@@ -106,6 +107,10 @@ def _group_records() -> list[bytes]:
 def _group_record(data: bytes) -> object:
     group = group_tables.GROUP_RECORD.decode_response(data, 0)
     return group, group_tables.OFFSET_RECORD.decode_response(data, 0)
+
+
+def _member_data(data: bytes) -> object:
+    return group_tables.MEMBER_DATA.decode_request(data, 0), group_tables.MEMBER_DATA.decode_response(data, 0)
 
 
 def _sendable(value: Any) -> Any:

@@ -9,7 +9,7 @@ Read next: broker/topics/registry.py, broker.py; docs/broker.md
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 from magnetar.broker.cluster.membership import Membership, SoleMember
@@ -208,6 +208,26 @@ class BrokerService:
         self.resources.cache.drop(name.log_path)
         if not name.is_partition:
             await self.forget_topic(name)
+
+    async def delete_partitioned_topic(
+        self,
+        topic: TopicName,
+        partitions: Sequence[TopicName],
+        delete_elsewhere: Callable[[TopicName], Awaitable[bool]],
+    ) -> None:
+        """With all its partitions, whose clients are disconnected. `delete_elsewhere` has another broker delete a
+        partition which that one owns, and returns True; it returns False for a partition of this broker."""
+        await self.resources.partitioned_topics.mark_deleted(topic)
+        names = list(partitions)
+        if topic.is_persistent:
+            await self.resources.topics.delete_unused([name for name in names if self.topics.find(name) is None])
+            left = set(await self.resources.topics.names(topic.namespace))
+            names = [name for name in names if name in left]
+        for name in names:
+            if await self.exists(name) and not await delete_elsewhere(name):
+                await self.delete_topic(name, force=True)
+        await self.resources.partitioned_topics.delete(topic)
+        await self.forget_topic(topic)
 
     async def forget_topic(self, name: TopicName) -> None:
         """Deletes the schema and the policies of a topic that was deleted."""

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 from kafka import KafkaAdminClient, KafkaConsumer
 
 from magnetar.testing.processes.child import free_port
@@ -168,4 +175,27 @@ def test_an_admin_client_makes_topics_and_sees_groups(bootstrap: str) -> None:
     admin.delete_consumer_groups(["group of made"])["group of made"].result(WAIT_S)
     python = KafkaAdminClient(bootstrap_servers=bootstrap)
     assert "made" in python.list_topics()
+    python.close()
+
+
+def test_an_admin_client_changes_configurations_and_deletes_records_and_topics(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    produce(bootstrap, "doomed", 50)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, "doomed")
+    topic.add_incremental_config(ConfigEntry("retention.ms", "120000", incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([topic])[topic].result(WAIT_S)
+    assert admin.describe_configs([topic])[topic].result(WAIT_S)["retention.ms"].value == "120000"
+    refused = ConfigResource(ConfigResource.Type.TOPIC, "doomed")
+    refused.add_incremental_config(ConfigEntry("segment.ms", "1", incremental_operation=AlterConfigOpType.SET))
+    with pytest.raises(KafkaException, match=r"segment\.ms=1 has no effect here"):
+        admin.incremental_alter_configs([refused])[refused].result(WAIT_S)
+
+    place = TopicPartition("doomed", 0, 20)
+    assert admin.delete_records([place])[place].result(WAIT_S).low_watermark == 20
+    assert [message.offset() for message in consume(bootstrap, "doomed")] == list(range(20, 50))
+    python = KafkaAdminClient(bootstrap_servers=bootstrap)
+    cluster = python.describe_cluster()
+    assert [broker["broker_id"] for broker in cluster["brokers"]] == [cluster["controller_id"]] == [0]
+    python.delete_topics(["doomed"])
+    assert "doomed" not in python.list_topics()
     python.close()

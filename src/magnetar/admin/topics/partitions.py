@@ -166,16 +166,11 @@ async def delete_partitioned(call: Call) -> None:
     for name in names:
         if (loaded := service.topics.find(name)) is not None:
             require_unused(loaded, force=force)
-    await service.resources.partitioned_topics.mark_deleted(topic)
-    if topic.is_persistent:
-        await service.resources.topics.delete_unused([name for name in names if service.topics.find(name) is None])
-        left = set(await service.resources.topics.names(topic.namespace))
-        names = [name for name in names if name in left]
-    for name in names:
-        if await service.exists(name) and not await call.ask_elsewhere(name, "DELETE", force=str(force).lower()):
-            await service.delete_topic(name, force=True)
-    await service.resources.partitioned_topics.delete(topic)
-    await service.forget_topic(topic)
+
+    async def delete_elsewhere(name: TopicName) -> bool:
+        return await call.ask_elsewhere(name, "DELETE", force=str(force).lower())
+
+    await service.delete_partitioned_topic(topic, names, delete_elsewhere)
 
 
 async def create_missed(call: Call) -> None:

@@ -16,7 +16,7 @@ from magnetar.names import Domain
 from magnetar.words import counted
 
 _ONE = f"/admin/v2/persistent/{TOPIC}"
-_OUR_PROPERTIES = ("index", "pulsar.topic.epoch", SINK_LAG)
+_OUR_PROPERTIES = ("index", "pulsar.topic.epoch", "kafka.log_start", SINK_LAG)
 """Properties of the topic's log for brokers only. Marks of sinks are among them: setting one back would repeat an
 epoch."""
 

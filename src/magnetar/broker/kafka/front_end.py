@@ -11,7 +11,18 @@ import asyncio
 from typing import Final
 
 from magnetar.broker.front_end import Endpoint, FrontEndStatistics
-from magnetar.broker.kafka import api_versions, fetch, init_producer_id, list_offsets, metadata, produce, topic_admin
+from magnetar.broker.kafka import (
+    api_versions,
+    cluster,
+    configs,
+    deletion,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+    topic_admin,
+)
 from magnetar.broker.kafka.brokers import KAFKA, Brokers
 from magnetar.broker.kafka.connection import RECEIVE_BYTES, Connection
 from magnetar.broker.kafka.groups import admin as group_admin
@@ -28,7 +39,7 @@ from magnetar.runtime.framed_connection import ConnectionCounters, listen
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.receiving import ReceiveMemory
 from magnetar.topic.entry_format.conversions import Conversions
-from magnetar.wire.kafka import admin_tables, group_tables, tables
+from magnetar.wire.kafka import admin_tables, cluster_tables, group_tables, tables
 from magnetar.wire.kafka.codec import Api
 from magnetar.wire.kafka.frames import frame_end
 
@@ -59,8 +70,16 @@ HANDLERS: Final[dict[int, tuple[Api, Handle]]] = {
         (admin_tables.DESCRIBE_GROUPS, group_admin.handle_describe),
         (admin_tables.LIST_GROUPS, group_admin.handle_list),
         (admin_tables.DELETE_GROUPS, group_admin.handle_delete),
+        (admin_tables.OFFSET_DELETE, group_admin.handle_delete_offsets),
         (admin_tables.CREATE_TOPICS, topic_admin.handle_create),
         (admin_tables.CREATE_PARTITIONS, topic_admin.handle_create_partitions),
+        (admin_tables.DELETE_TOPICS, deletion.handle_topics),
+        (admin_tables.DELETE_RECORDS, deletion.handle_records),
+        (cluster_tables.DESCRIBE_CONFIGS, configs.handle_describe),
+        (cluster_tables.ALTER_CONFIGS, configs.handle_alter),
+        (cluster_tables.INCREMENTAL_ALTER_CONFIGS, configs.handle_alter_incrementally),
+        (cluster_tables.DESCRIBE_LOG_DIRS, cluster.handle_log_dirs),
+        (cluster_tables.DESCRIBE_CLUSTER, cluster.handle_describe),
     )
 }
 

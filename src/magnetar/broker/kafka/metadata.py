@@ -24,12 +24,12 @@ from magnetar.wire.kafka.frames import RequestHead
 
 _AT_ONCE: Final = 32
 _NO_LIMIT: Final = -1
-_NO_OPERATIONS: Final = -(2**31)
+NO_OPERATIONS: Final = -(2**31)
 """Says that the client did not ask what it is allowed to do."""
 
 
 @dataclass(slots=True)
-class _Brokers:
+class BrokersOfAnswer:
     """The brokers that an answer names."""
 
     session: Session
@@ -49,7 +49,7 @@ class _Brokers:
 
 
 async def handle(session: Session, head: RequestHead, request: Value) -> Mapping[str, Any]:
-    brokers = _Brokers(session)
+    brokers = BrokersOfAnswer(session)
     here = await brokers.add(session.service.address.broker_id)
     await brokers.add_alive()
     is_all = request["topics"] is None or (head.version == 0 and not request["topics"])
@@ -64,7 +64,7 @@ async def handle(session: Session, head: RequestHead, request: Value) -> Mapping
         "cluster_id": session.service.config.broker.cluster,
         "controller_id": here,
         "topics": topics,
-        "cluster_authorized_operations": _NO_OPERATIONS,
+        "cluster_authorized_operations": NO_OPERATIONS,
     }
 
 
@@ -76,7 +76,7 @@ async def _all_names(session: Session) -> list[str]:
     return sorted({name_of(topic.without_partition(), namespace) for topic in (*topics, *partitioned)})
 
 
-async def _topic(brokers: _Brokers, name: str | None, create: bool) -> Mapping[str, Any]:
+async def _topic(brokers: BrokersOfAnswer, name: str | None, create: bool) -> Mapping[str, Any]:
     session = brokers.session
     try:
         if name is None:
@@ -97,7 +97,7 @@ def _named(name: str | None, partitions: Sequence[Mapping[str, Any]], error: int
         "name": name,
         "topic_id": NO_UUID,
         "partitions": partitions,
-        "topic_authorized_operations": _NO_OPERATIONS,
+        "topic_authorized_operations": NO_OPERATIONS,
     }
 
 
@@ -131,7 +131,7 @@ async def _made(session: Session, topic: TopicName) -> int:
     return partitions
 
 
-async def _partition(brokers: _Brokers, where: TopicName, index: int) -> Mapping[str, Any]:
+async def _partition(brokers: BrokersOfAnswer, where: TopicName, index: int) -> Mapping[str, Any]:
     try:
         owner = await brokers.session.service.look_up(where)
         leader = await brokers.add(owner.address.broker_id)

@@ -1,7 +1,8 @@
 """Partition: what the front end keeps of a topic that is loaded, for all its Kafka clients together.
 
 Here offsets become positions, since an offset is the index of a message. A partition has the fetches that wait for the
-tail, and what is known of idempotent producers.
+tail, and what is known of idempotent producers. Property `kafka.log_start` of the topic is the offset before which
+clients have deleted all messages.
 
 Order:     The idempotent producers are learnt from the log before the first batch of a Kafka client is appended
            here, so that no batch is missed.
@@ -34,6 +35,7 @@ from magnetar.wire.kafka.error_codes import ErrorCode
 
 LEADER_EPOCH: Final = 0
 """The same for every owner: nothing that a client has read is ever cut off, so no client needs to compare epochs."""
+LOG_START_PROPERTY: Final = "kafka.log_start"
 _PLACES_MAX: Final = 1_000
 _REPLAY_BYTES_MAX: Final = 64 * 2**20
 _READ_ENTRIES: Final = 1_000
@@ -61,6 +63,7 @@ class Partition:
         self._places: OrderedDict[int, Position] = OrderedDict()
         self._waiting: dict[Callable[[], None], None] = {}
         self._start: tuple[Position, int] | None = None
+        self._deleting = asyncio.Lock()
         self._newest: dict[int, int] = {}
         """Closed ledger → the latest timestamp in it."""
 
@@ -69,13 +72,29 @@ class Partition:
         return self.log.next_confirmed_index
 
     async def log_start(self) -> int:
-        """Returns the offset of the oldest message; the next one if none is left."""
+        """Returns the offset of the oldest message that is not deleted; the next one if none is left."""
+        return max(await self._first_offset(), int(self.log.properties.get(LOG_START_PROPERTY, 0)))
+
+    async def _first_offset(self) -> int:
         first = self.log.chain.first_position
         if self._start is None or self._start[0] != first:
             if not self.log.chain.contains(first):
                 return self.high_watermark
             self._start = (first, await self.log.index_of(first))
         return self._start[1]
+
+    async def delete_before(self, offset: int) -> int:
+        """Deletes the messages before this offset, for Kafka's clients. Returns where the partition begins now."""
+        if not 0 <= offset <= self.high_watermark:
+            raise _out_of_range(offset, f"the next offset is {self.high_watermark}")
+        async with self._deleting:
+            if offset > await self.log_start():
+                await self.topic.set_property(LOG_START_PROPERTY, str(offset))
+            kept = self.log.chain.previous_position(await self.log.position_at_index(await self.log_start()))
+            unread = self.topic.cursors.slowest_mark_delete()
+            if await self.log.trim(kept if unread is None else min(kept, unread)):
+                self.topic.cursors.on_trimmed()
+        return await self.log_start()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -158,16 +177,17 @@ class Partition:
         Timestamps are the producers' own, and in no order: it looks through the log from its start. It keeps the
         latest timestamp of each closed ledger, so that the ledger need not be looked through again.
         """
+        start = await self.log_start()
         for span in self.log.chain.spans:
             newest = self._newest.get(span.ledger_id)
             if not span.entries or (newest is not None and newest < timestamp):
                 continue
-            found = await self._find_in(span.ledger_id, timestamp)
+            found = await self._find_in(span.ledger_id, timestamp, start)
             if found is not None:
                 return found
         return None
 
-    async def _find_in(self, ledger_id: int, timestamp: int) -> tuple[int, int] | None:
+    async def _find_in(self, ledger_id: int, timestamp: int, start: int) -> tuple[int, int] | None:
         chain = self.log.chain
         newest, position = -1, chain.at_or_after(Position(ledger_id, 0))
         while position.ledger_id == ledger_id and chain.contains(position):
@@ -177,11 +197,11 @@ class Partition:
             for entry in entries:
                 if entry.position.ledger_id != ledger_id:
                     break
-                batch, _ = await self.batch_of(entry)
-                head = read_head(batch)
-                newest = max(newest, head.max_timestamp)
-                if head.max_timestamp >= timestamp:
-                    return self._first_record(batch, timestamp)
+                batch, following = await self.batch_of(entry)
+                newest = max(newest, read_head(batch).max_timestamp)
+                found = self._first_record(batch, timestamp, start) if following > start else None
+                if found is not None:
+                    return found
             position = chain.next_position(entries[-1].position)
         span = chain.span_of(ledger_id)
         if span is not None and span.closed_ms:
@@ -189,12 +209,14 @@ class Partition:
             self._newest = {kept: at for kept, at in self._newest.items() if chain.span_of(kept) is not None}
         return None
 
-    def _first_record(self, batch: Buffer, timestamp: int) -> tuple[int, int]:
+    def _first_record(self, batch: Buffer, timestamp: int, start: int) -> tuple[int, int] | None:
         head = read_head(batch)
+        if head.max_timestamp < timestamp:
+            return None
         for record in records_of(batch, head, self._conversions.decompressed_bytes_max):
-            if record.timestamp >= timestamp:
+            if record.timestamp >= timestamp and head.base_offset + record.offset_delta >= start:
                 return head.base_offset + record.offset_delta, record.timestamp
-        return head.base_offset, head.max_timestamp
+        return None
 
     # --- idempotent producers -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The retention of a topic that a Kafka client makes, which becomes a policy of the topic.
+"""The retention of a topic that a Kafka client makes or changes, which becomes a policy of the topic.
 
 Kafka's consumers have no subscriptions that would keep messages for them.
 """
@@ -16,7 +16,8 @@ _MINUTE_MS: Final = 60_000
 _MEGABYTE: Final = 2**20
 _FOREVER: Final = -1
 _INT32_MAX: Final = 2**31 - 1
-_DELETE: Final = "delete"
+DELETE_POLICY: Final = "delete"
+CONFIGS: Final = ("retention.ms", "retention.bytes")
 
 
 def with_retention(minutes: int, megabytes: int, policies: Document) -> Document:
@@ -33,9 +34,17 @@ def retention_of(configs: Mapping[str, str | None], minutes: int) -> tuple[int, 
             minutes = _units(name, value, _MINUTE_MS)
         elif name == "retention.bytes":
             megabytes = _units(name, value, _MEGABYTE)
-        elif (name, value) != ("cleanup.policy", _DELETE):
+        elif (name, value) != ("cleanup.policy", DELETE_POLICY):
             raise _refused(f"{name}={value} has no effect here: leave it out, and set policies of the topic instead")
     return minutes, megabytes
+
+
+def milliseconds_of(minutes: int) -> int:
+    return minutes if minutes < 0 else minutes * _MINUTE_MS
+
+
+def bytes_of(megabytes: int) -> int:
+    return megabytes if megabytes < 0 else megabytes * _MEGABYTE
 
 
 def _units(name: str, value: str | None, unit: int) -> int:

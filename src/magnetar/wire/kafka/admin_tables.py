@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.wire.kafka.codec import BOOL, BYTES, INT8, INT16, INT32, STRING, UUID16, Api, F
+from magnetar.wire.kafka.codec import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, UUID16, Api, F
 
 CREATE_TOPICS: Final = Api(
     19,
@@ -178,6 +178,107 @@ DELETE_GROUPS: Final = Api(
             [
                 F("group_id", STRING),
                 F("error_code", INT16),
+            ],
+        ),
+    ],
+)
+
+OFFSET_DELETE: Final = Api(
+    47,
+    "OffsetDelete",
+    versions=(0, 0),
+    flexible=None,
+    request=[
+        F("group_id", STRING),
+        F(
+            "topics",
+            [
+                F("name", STRING),
+                F(
+                    "partitions",
+                    [
+                        F("partition_index", INT32),
+                    ],
+                ),
+            ],
+        ),
+    ],
+    response=[
+        F("error_code", INT16),
+        F("throttle_time_ms", INT32),
+        F(
+            "topics",
+            [
+                F("name", STRING),
+                F(
+                    "partitions",
+                    [
+                        F("partition_index", INT32),
+                        F("error_code", INT16),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)
+
+DELETE_TOPICS: Final = Api(
+    20,
+    "DeleteTopics",
+    versions=(1, 5),
+    flexible=4,
+    request=[
+        F("topic_names", [STRING]),
+        F("timeout_ms", INT32),
+    ],
+    response=[
+        F("throttle_time_ms", INT32),
+        F(
+            "responses",
+            [
+                F("name", STRING),
+                F("error_code", INT16),
+                F("error_message", STRING, since=5, null=5, default=None),
+            ],
+        ),
+    ],
+)
+
+DELETE_RECORDS: Final = Api(
+    21,
+    "DeleteRecords",
+    versions=(0, 2),
+    flexible=2,
+    request=[
+        F(
+            "topics",
+            [
+                F("name", STRING),
+                F(
+                    "partitions",
+                    [
+                        F("partition_index", INT32),
+                        F("offset", INT64),
+                    ],
+                ),
+            ],
+        ),
+        F("timeout_ms", INT32),
+    ],
+    response=[
+        F("throttle_time_ms", INT32),
+        F(
+            "topics",
+            [
+                F("name", STRING),
+                F(
+                    "partitions",
+                    [
+                        F("partition_index", INT32),
+                        F("low_watermark", INT64, default=-1),
+                        F("error_code", INT16),
+                    ],
+                ),
             ],
         ),
     ],

@@ -347,3 +347,31 @@ GROUP_RECORD: Final = Api(
         ),
     ],
 )
+
+CONSUMER: Final = "consumer"
+"""The type of the protocol of groups whose members subscribe to topics."""
+
+MEMBER_DATA: Final = Api(
+    0,
+    "consumer's member record",
+    versions=(0, 0),
+    flexible=None,
+    request=[  # What a member sends when it joins.
+        F("version", INT16),
+        F("topics", [STRING]),
+        F("user_data", BYTES, null=0),
+    ],
+    response=[  # What it is assigned.
+        F("version", INT16),
+        F(
+            "topics",
+            [
+                F("topic", STRING),
+                F("partitions", [INT32]),
+            ],
+        ),
+        F("user_data", BYTES, null=0),
+    ],
+)
+"""What consumers of Kafka tell each other through their coordinator, which need not know it. Later versions have more
+fields at the end."""

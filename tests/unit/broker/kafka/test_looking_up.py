@@ -33,8 +33,9 @@ async def test_versions_are_listed_and_produce_begins_with_zero(world: KafkaWorl
         assert answer["error_code"] == 0
         data = {0: (0, 12), 1: (4, 12), 2: (1, 6), 3: (0, 13), 18: (0, 4), 22: (0, 5)}
         groups = {8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5)}
-        admin = {15: (0, 6), 16: (0, 5), 42: (0, 2), 19: (2, 7), 37: (0, 3)}
-        assert keys == data | groups | admin
+        admin = {15: (0, 6), 16: (0, 5), 42: (0, 2), 47: (0, 0), 19: (2, 7), 20: (1, 5), 21: (0, 2), 37: (0, 3)}
+        cluster = {32: (1, 4), 33: (0, 2), 44: (0, 1), 35: (1, 5), 60: (0, 2)}
+        assert keys == data | groups | admin | cluster
 
 
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(world: KafkaWorld) -> None:

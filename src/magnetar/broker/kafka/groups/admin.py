@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups and DeleteGroups, of the groups that this broker coordinates."""
+"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete, of the groups that this broker coordinates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Final
 from magnetar.broker.kafka.errors import group_code_of
 from magnetar.broker.kafka.groups.group import Group, State
 from magnetar.broker.kafka.session import Session
-from magnetar.errors import KafkaRefusedError, MagnetarError
+from magnetar.errors import KafkaRefusedError, MagnetarError, RemoteProtocolError
 from magnetar.wire.kafka.codec import Value
 from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.wire.kafka.frames import RequestHead
+from magnetar.wire.kafka.group_tables import CONSUMER, MEMBER_DATA
 
 _DEAD: Final = "Dead"
 _CLASSIC: Final = "classic"
@@ -92,3 +93,44 @@ async def _deleted(session: Session, name: str) -> dict[str, Any]:
     except (MagnetarError, TimeoutError) as error:
         return {"group_id": name, "error_code": group_code_of(error)}
     return {"group_id": name}
+
+
+async def handle_delete_offsets(session: Session, head: RequestHead, request: Value) -> Mapping[str, Any]:
+    """Offsets of a topic that a member subscribes to are not deleted."""
+    del head
+    try:
+        coordinator = await session.shared.coordinators.of(request["group_id"])
+        group = coordinator.group(request["group_id"], create=False)
+        if group is None:
+            raise KafkaRefusedError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"group {request['group_id']} does not exist: list the groups"
+            )
+        subscribed = _subscribed(group)
+        wanted = {
+            (topic["name"], each["partition_index"]): topic["name"] in subscribed
+            for topic in request["topics"]
+            for each in topic["partitions"]
+        }
+        await coordinator.delete_offsets(group, [where for where, is_used in wanted.items() if not is_used])
+    except (MagnetarError, TimeoutError) as error:
+        return {"error_code": group_code_of(error), "topics": []}
+    topics: dict[str, list[dict[str, int]]] = {}
+    for (name, index), is_used in wanted.items():
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_used else ErrorCode.NONE
+        topics.setdefault(name, []).append({"partition_index": index, "error_code": code})
+    return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()]}
+
+
+def _subscribed(group: Group) -> set[str]:
+    """Returns the topics of all members. KafkaRefusedError if members do not say them in the way of consumers."""
+    found: set[str] = set()
+    for member in group.members.values():
+        try:
+            if group.protocol_type != CONSUMER:
+                raise RemoteProtocolError(f"{group.protocol_type} is not consumers' protocol")
+            found.update(MEMBER_DATA.decode_request(member.subscription(group.protocol), 0)["topics"])
+        except RemoteProtocolError as error:
+            raise KafkaRefusedError(
+                ErrorCode.NON_EMPTY_GROUP, f"group {group.name} has members: end them first ({error})"
+            ) from None
+    return found

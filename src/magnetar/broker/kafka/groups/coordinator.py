@@ -187,6 +187,14 @@ class Coordinator:
         await self._append([self._offset_record(group.name, where, offsets[where]) for where in offsets])
         group.offsets.update(offsets)
 
+    async def delete_offsets(self, group: Group, places: Sequence[tuple[str, int]]) -> None:
+        """Deletes committed offsets, of those places that have one."""
+        found = {where: group.offsets[where] for where in places if where in group.offsets}
+        await self._append([_deletion(self._offset_record(group.name, where, found[where])) for where in found])
+        for where, each in found.items():
+            if group.offsets.get(where) is each:
+                del group.offsets[where]
+
     async def delete(self, group: Group) -> None:
         """Deletes a group without members, with its offsets."""
         await self._append(

@@ -48,12 +48,22 @@ class Coordinators:
 
     async def all_groups(self) -> list[Group]:
         """Returns the groups of all partitions that are served here."""
+        return [group for coordinator in await self._all() for group in coordinator.groups.values()]
+
+    async def forget_topic(self, name: str) -> None:
+        """Deletes the offsets that groups of this broker have committed for a topic that was deleted."""
+        for coordinator in await self._all():
+            for group in list(coordinator.groups.values()):
+                await coordinator.delete_offsets(group, [where for where in group.offsets if where[0] == name])
+
+    async def _all(self) -> list[Coordinator]:
+        """Returns the coordinators of all partitions that are served here."""
         partitioned = await self._service.resources.partitioned_topics.get(_TOPIC)
-        found: list[Group] = []
+        found: list[Coordinator] = []
         for index in range(0 if partitioned is None else partitioned.partitions):
             topic = _TOPIC.with_partition(index)
             if (await self._service.look_up(topic)).is_here:
-                found += (await self._serve(topic)).groups.values()
+                found.append(await self._serve(topic))
         return found
 
     async def _serve(self, topic: TopicName) -> Coordinator:
