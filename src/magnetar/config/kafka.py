@@ -104,6 +104,12 @@ class KafkaConfig:
         "first group of a cluster, and never changes afterwards.",
         within=(1, 1_000),
     )
+    offsets_retention_minutes: int = knob(
+        10_080,
+        "Minutes for which committed offsets are kept after the last member has left their group, or after the commit "
+        "if it was later.",
+        within=(1, 2**31 - 1),
+    )
     group_initial_rebalance_delay_ms: int = knob(
         3_000,
         "Milliseconds that an empty group waits for more members before its partitions are assigned.",

@@ -134,6 +134,7 @@ def _of_broker(session: Session) -> dict[str, _Config]:
         "group.min.session.timeout.ms": config.group_session_timeout_ms_min,
         "log.retention.minutes": config.retention_minutes,
         "message.max.bytes": config.message_bytes_max,
+        "offsets.retention.minutes": config.offsets_retention_minutes,
         "offsets.topic.num.partitions": config.offsets_partitions,
         "socket.request.max.bytes": config.request_bytes_max,
     }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.kafka.groups import coordinator as coordinator_module
+from magnetar.broker.kafka.groups.coordinator import Coordinator
 from magnetar.broker.kafka.groups.coordinators import java_hash
 from magnetar.config.kafka import KafkaConfig
 from magnetar.names import TopicName
@@ -327,6 +328,62 @@ async def test_what_counts_is_written_again_from_time_to_time_and_read_from_ther
     shared = world.kafka_front_end._shared
     assert shared is not None
     assert max(each._records for each in shared.coordinators._serving.values()) < 50
+
+
+async def coordinator_of(world: KafkaWorld, group: str = "g") -> Coordinator:
+    shared = world.kafka_front_end._shared
+    assert shared is not None
+    return await shared.coordinators.of(group)
+
+
+async def test_offsets_of_a_group_without_members_expire_after_their_retention(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entropy = world.broker.service.entropy
+    now_ms = entropy.wall_ms()
+    monkeypatch.setattr(type(entropy), "wall_ms", lambda _: now_ms)
+    week_ms = world.config.kafka.offsets_retention_minutes * 60_000
+    client = Client(world)
+    await client.join_alone()
+    await client.commit(1)
+
+    now_ms += 2 * week_ms
+    await (await coordinator_of(world)).expire()
+    assert await client.committed() == (1, "m"), "the group has a member"
+    await client.leave()
+    await until(lambda: is_empty(world), "the group is empty")
+    client.member_id, client.generation = "", -1
+    now_ms += week_ms // 2
+    await client.commit(5, topic="later")
+    await world.broker.service.topics.unload(OFFSETS)
+
+    now_ms += week_ms // 2 - 1
+    await (await coordinator_of(world)).expire()
+    assert await client.committed() == (1, "m")
+    now_ms += 1
+    await (await coordinator_of(world)).expire()
+    assert (await client.committed(), await client.committed("later")) == ((-1, ""), (5, "m"))
+    now_ms += week_ms
+    await (await coordinator_of(world)).expire()
+    await world.broker.service.topics.unload(OFFSETS)
+    assert not (await coordinator_of(world)).groups
+
+
+async def is_empty(world: KafkaWorld) -> bool:
+    return (await coordinator_of(world)).groups["g"].empty_since_ms is not None
+
+
+async def test_a_commit_during_the_deletion_of_its_group_stays(world: KafkaWorld) -> None:
+    client = Client(world)
+    await client.commit(1)
+    coordinator = await coordinator_of(world)
+    deleting = asyncio.ensure_future(coordinator.delete(coordinator.groups["g"]))
+    await asyncio.sleep(0)
+    assert await client.commit(2) == 0
+    await deleting
+    assert await client.committed() == (2, "m")
+    await world.broker.service.topics.unload(OFFSETS)
+    assert await client.committed() == (2, "m")
 
 
 async def test_a_coordinator_is_found_for_groups_and_not_for_transactions(world: KafkaWorld) -> None:

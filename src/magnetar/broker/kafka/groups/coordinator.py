@@ -7,6 +7,8 @@ Order:     A change takes effect in memory when it is durable. All offsets of on
 Format:    public/__kafka/__consumer_offsets, a partitioned topic whose number of partitions never changes. A group's
            partition is `abs(java_hash(group)) % partitions`. Property `kafka.snapshot` of a partition is the position
            from which on its log has everything.
+           Offsets that were not used for `offsets_retention_minutes` are deleted: those of a group without members, by
+           the time at which the last one left and that of the commit, whichever is later.
 Limits:    Groups of a partition. After `_SNAPSHOT_RECORDS` records, everything that counts is written again, and what
            is before that is trimmed.
 Failure:   When the partition is unloaded, all that wait get NOT_COORDINATOR, and ask which broker is the next one.
@@ -48,6 +50,7 @@ _OFFSET_VERSION: Final = 1
 _GROUP_VERSION: Final = 2
 _VALUE_VERSION: Final = 3
 _APPEND_S: Final = 30.0
+_EXPIRE_EVERY_S: Final = 600.0
 
 
 def not_coordinator() -> KafkaRefusedError:
@@ -70,6 +73,8 @@ class Coordinator:
         self._pending: deque[asyncio.Future[Position]] = deque()
         self._loading: asyncio.Task[None] | None = None
         self._is_loaded = False
+        self._expiring: asyncio.TimerHandle | None = None
+        self._retention_ms = config.offsets_retention_minutes * 60_000
         self._is_snapshotting = False
         self._records = 0
         """Those that were appended since the last snapshot, or that had to be read."""
@@ -94,6 +99,9 @@ class Coordinator:
 
     def close(self) -> None:
         self.partition.unwatch(self._on_tail)
+        if self._expiring is not None:
+            self._expiring.cancel()
+            self._expiring = None
         if self._loading is not None:
             self._loading.cancel()
         for group in self.groups.values():
@@ -130,6 +138,7 @@ class Coordinator:
             group.resume()
         self.partition.watch(self._on_tail)
         self._is_loaded = True
+        self._expire_later()
 
     def _on_tail(self) -> None:
         """Is called when the partition is closed, and after each append, which needs nothing."""
@@ -164,6 +173,7 @@ class Coordinator:
         assert group is not None
         fields = GROUP_RECORD.decode_response(value, 0)
         group.restore(fields, [_member_of(each, fields["protocol"]) for each in fields["members"]])
+        group.empty_since_ms = None if group.members else fields["current_state_timestamp"]
 
     def _apply_offset(self, key: Value, value: bytes | None) -> None:
         group = self.group(key["group"], create=True)
@@ -185,37 +195,67 @@ class Coordinator:
     async def commit(self, group: Group, offsets: Mapping[tuple[str, int], Committed]) -> None:
         """Returns when they are durable; then they are the group's."""
         await self._append([self._offset_record(group.name, where, offsets[where]) for where in offsets])
-        group.offsets.update(offsets)
+        kept = self.groups.setdefault(group.name, group)  # It may have been deleted before this was appended.
+        kept.offsets.update(offsets)
 
     async def delete_offsets(self, group: Group, places: Sequence[tuple[str, int]]) -> None:
         """Deletes committed offsets, of those places that have one."""
         found = {where: group.offsets[where] for where in places if where in group.offsets}
         await self._append([_deletion(self._offset_record(group.name, where, found[where])) for where in found])
-        for where, each in found.items():
-            if group.offsets.get(where) is each:
-                del group.offsets[where]
+        for where in found:  # In the order of the log: what was committed later is applied later.
+            group.offsets.pop(where, None)
+
+    async def expire(self) -> None:
+        """Deletes the offsets that no client has used for the retention of offsets, and groups without any."""
+        before_ms = self._entropy.wall_ms() - self._retention_ms
+        for group in list(self.groups.values()):
+            if group.members or self._pending:  # A commit may be among what is pending: the next round looks again.
+                continue
+            since_ms = group.empty_since_ms or 0
+            if since_ms > before_ms:
+                continue
+            old = [where for where, each in group.offsets.items() if each.commit_ms <= before_ms]
+            if len(old) < len(group.offsets):
+                await self.delete_offsets(group, old)
+            elif old or since_ms:
+                log.info("an unused group of Kafka is deleted", extra={"group": group.name})
+                await self.delete(group)
+
+    def _expire_later(self) -> None:
+        self._expiring = self._loop.call_later(_EXPIRE_EVERY_S, self._on_expiry)
+
+    def _on_expiry(self) -> None:
+        self._run(self.expire())
+        self._expire_later()
 
     async def delete(self, group: Group) -> None:
         """Deletes a group without members, with its offsets."""
+        deleted = list(group.offsets)
         await self._append(
             [
                 *(_deletion(self._offset_record(group.name, where, each)) for where, each in group.offsets.items()),
                 _deletion(self._group_record(group)),
             ]
         )
+        for where in deleted:
+            group.offsets.pop(where, None)
         if self.groups.get(group.name) is group and not group.members:
             group.close(not_coordinator())
             del self.groups[group.name]
 
     def _group_record(self, group: Group) -> Record:
         now_ms = self._entropy.wall_ms()
+        if group.members:
+            group.empty_since_ms = None
+        elif group.empty_since_ms is None:
+            group.empty_since_ms = now_ms
         value = {
             "version": _VALUE_VERSION,
             "protocol_type": group.protocol_type,
             "generation": group.generation,
             "protocol": group.protocol,
             "leader": group.leader,
-            "current_state_timestamp": now_ms,
+            "current_state_timestamp": now_ms if group.empty_since_ms is None else group.empty_since_ms,
             "members": [_member_fields(member, group.protocol) for member in group.members.values()],
         }
         key = GROUP_RECORD.encode_request({"version": _GROUP_VERSION, "group": group.name}, 0)

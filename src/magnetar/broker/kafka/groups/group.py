@@ -91,6 +91,8 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     offsets: dict[tuple[str, int], Committed] = field(default_factory=dict)
+    empty_since_ms: int | None = None
+    """When its last member left; None while it has members, and if it never had any."""
     _reserved: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     """Member ids that were given to clients which have not joined with them yet."""
     _timer: asyncio.TimerHandle | None = None
