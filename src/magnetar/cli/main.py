@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": ("magnetar.cli.admin.explain:app", "Explain why messages are not delivered, or who owns a topic."),
     "topics": ("magnetar.cli.admin.topics:app", "List, create, inspect and delete topics."),
     "subscriptions": ("magnetar.cli.admin.subscriptions:app", "List, create, move and delete subscriptions."),
+    "groups": ("magnetar.cli.admin.groups:app", "List, describe, move and delete groups of Kafka clients."),
     "namespaces": ("magnetar.cli.admin.namespaces:app", "List, create and delete namespaces, and set their policies."),
     "tenants": ("magnetar.cli.admin.namespaces:tenants_app", "List, create and delete tenants."),
     "brokers": ("magnetar.cli.admin.brokers:app", "List the brokers of a cluster, and move bundles."),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -22,6 +24,7 @@ from kafka import KafkaAdminClient, KafkaConsumer
 
 from magnetar.testing.processes.child import free_port
 from magnetar.testing.processes.servers import HOST, StandaloneProcess
+from tests.commands import run_magnetar
 from tests.integration.kafka.test_clients import WAIT_S, consume, produce
 
 MESSAGES = 2_000
@@ -199,3 +202,36 @@ def test_an_admin_client_changes_configurations_and_deletes_records_and_topics(b
     python.delete_topics(["doomed"])
     assert "doomed" not in python.list_topics()
     python.close()
+
+
+def groups(bootstrap: str, *arguments: str) -> Any:
+    done = run_magnetar("groups", *arguments, "--json", "--bootstrap", bootstrap)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_command_line_shows_moves_and_deletes_a_group(bootstrap: str) -> None:
+    numbers(bootstrap, "moved", range(30))
+    members = Members(bootstrap, "moved", 1)
+    members.wait(lambda seen: len(seen) >= 30)
+    name, running = "group of moved", groups(bootstrap, "describe", "group of moved")
+    assert (running["state"], running["members"]) == ("Stable", 1)
+    assert all(each["member"] for each in running["partitions"])
+    refused = run_magnetar("groups", "reset-offsets", name, "--to", "earliest", "--bootstrap", bootstrap)
+    assert (refused.returncode, "has members" in refused.stderr) == (1, True)
+    members.stop()
+    assert {"group": name, "state": "Empty", "type": "consumer"} in groups(bootstrap, "list")
+    (row,) = groups(bootstrap, "describe", name)["partitions"]
+    assert (row["committed"], row["end"], row["lag"], row["member"]) == (30, 30, 0, None)
+
+    moved = {"topic": "moved", "partition": 0, "before": 30, "after": 25}
+    assert groups(bootstrap, "reset-offsets", name, "--to", "-5", "--dry-run") == [moved]
+    assert groups(bootstrap, "describe", name)["partitions"] == [row]
+    assert groups(bootstrap, "reset-offsets", name, "--to", "index:10") == [moved | {"after": 10}]
+    assert groups(bootstrap, "reset-offsets", name, "--to", "-10m") == [moved | {"before": 10, "after": 0}]
+    assert groups(bootstrap, "reset-offsets", name, "--to", "time:0", "--topic", "moved")[0]["after"] == 0
+    assert groups(bootstrap, "describe", name)["partitions"][0]["lag"] == 30
+    deleted = run_magnetar("groups", "delete", name, "--yes", "--bootstrap", bootstrap)
+    assert deleted.returncode == 0
+    missing = run_magnetar("groups", "describe", name, "--bootstrap", bootstrap)
+    assert (missing.returncode, "does not exist" in missing.stderr) == (1, True)

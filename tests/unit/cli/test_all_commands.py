@@ -24,7 +24,7 @@ SILENT = {
     *(f"subscriptions {name}" for name in ("create", "delete", "skip", "expire")),
     *(f"namespaces {name}" for name in ("create", "delete", "set-retention", "set-ttl", "set-deduplication")),
     *("namespaces set-backlog-quota", "tenants create", "tenants delete", "isolation set", "isolation delete"),
-    *("brokers unload", "brokers split"),
+    *("brokers unload", "brokers split", "groups delete"),
 }
 """They do what is asked, and print nothing."""
 ODD_WORDS = re.compile(r"\b(whoever|nobody|behind|for ever|so many|so long|so old|told|under way|[Ee]lse)\b")
