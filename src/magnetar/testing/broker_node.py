@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -20,8 +21,10 @@ from typing import Final
 from magnetar.admin.server import AdminServer
 from magnetar.broker.broker import Broker
 from magnetar.broker.front_end import Endpoint
+from magnetar.broker.kafka.front_end import KafkaFrontEnd
 from magnetar.broker.ownership import Ownership, OwnershipContext
 from magnetar.broker.pulsar.front_end import PulsarFrontEnd
+from magnetar.config.kafka import KafkaConfig
 from magnetar.config.pulsar import PulsarConfig
 from magnetar.config.root import Config
 from magnetar.ids import BookieId
@@ -59,7 +62,8 @@ class BrokerNode:
         self._ownership = ownership
         self._health = health
         self._links = _BookieLinks(bookies)
-        self._clients, self._http = Door(HOST), Door(HOST)
+        self._clients, self._http, self._kafka = Door(HOST), Door(HOST), Door(HOST)
+        self._doors = (self._clients, self._http, self._kafka)
         self._store: LocalStore | None = None
         self._cuts: dict[str, None] = {}
         self._closing = contextlib.AsyncExitStack()
@@ -68,15 +72,15 @@ class BrokerNode:
         self.front_end: PulsarFrontEnd | None = None
 
     async def open(self) -> None:
-        await self._clients.listen()
-        await self._http.listen()
+        for door in self._doors:
+            await door.listen()
         await self.start()
 
     async def aclose(self) -> None:
         self.resume()
         await self.stop()
-        await self._clients.aclose()
-        await self._http.aclose()
+        for door in self._doors:
+            await door.aclose()
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 
@@ -87,6 +91,11 @@ class BrokerNode:
     @property
     def pulsar_url(self) -> str:
         return f"pulsar://{HOST}:{self._clients.port}"
+
+    @property
+    def kafka_address(self) -> str:
+        """`host:port` for Kafka clients; empty if they are not served."""
+        return f"{HOST}:{self._kafka.port}" if self._config.kafka.enabled else ""
 
     @property
     def admin_url(self) -> str:
@@ -126,7 +135,7 @@ class BrokerNode:
 
     async def _start(self, closing: contextlib.AsyncExitStack) -> None:
         config, metrics = self._config, Metrics()
-        for link in (self._clients, self._http, self._links):
+        for link in (*self._doors, self._links):
             link.open()
         store = self._store = self._server.connect()
         closing.push_async_callback(store.aclose)
@@ -143,7 +152,7 @@ class BrokerNode:
             store,
             client,
             metrics,
-            front_ends=[front_end],
+            front_ends=[front_end, _KafkaFrontEnd(config.kafka, self._kafka)] if config.kafka.enabled else [front_end],
             http_address=self.broker_id,
             ownership=self._ownership,
         )
@@ -164,8 +173,9 @@ class BrokerNode:
         self.resume()
         self._stop_watching()
         self.broker = None
-        self._clients.target = self._http.target = 0
-        for link in (self._links, self._clients, self._http):
+        for door in self._doors:
+            door.target = 0
+        for link in (self._links, *self._doors):
             link.close()
         await self._store.aclose()
         stopping = asyncio.ensure_future(self.stop())
@@ -197,12 +207,12 @@ class BrokerNode:
 
     def pause(self) -> None:
         assert self.is_running, f"broker {self.broker_id} is not running"
-        for link in (self._clients, self._http, self._links):
+        for link in (*self._doors, self._links):
             link.hold(_PAUSE)
         self.cut_metadata(_PAUSE)
 
     def resume(self) -> None:
-        for link in (self._clients, self._http, self._links):
+        for link in (*self._doors, self._links):
             link.release(_PAUSE)
         self.mend_metadata(_PAUSE)
 
@@ -237,6 +247,19 @@ class _FrontEnd(PulsarFrontEnd):
         endpoint = await super().bind()
         self._door.target = self.port
         return Endpoint(f"pulsar://{HOST}:{self._door.port}", endpoint.listeners)
+
+
+class _KafkaFrontEnd(KafkaFrontEnd):
+    """The same for Kafka clients."""
+
+    def __init__(self, config: KafkaConfig, door: Door) -> None:
+        super().__init__(dataclasses.replace(config, port=0))
+        self._door = door
+
+    async def bind(self) -> Endpoint:
+        await super().bind()
+        self._door.target = self.port
+        return Endpoint(f"kafka://{HOST}:{self._door.port}")
 
 
 class _BookieLinks(Mapping[BookieId, Accept]):

@@ -323,6 +323,8 @@ class PulsarCluster:
         self.brokers: list[BrokerNode] = []
         self.pulsar_url = ""
         """Leads to all brokers, for clients."""
+        self.kafka_bootstrap = ""
+        """Leads Kafka clients to all brokers; empty without `kafka.enabled`."""
         self.admin_url = ""
         """The first broker's."""
         self._wanted = brokers
@@ -349,6 +351,7 @@ class PulsarCluster:
             self.brokers.append(node)
         self._closing.callback(self.heal)  # First: brokers close in order.
         self.pulsar_url = "pulsar://" + ",".join(node.pulsar_url.removeprefix("pulsar://") for node in self.brokers)
+        self.kafka_bootstrap = ",".join(filter(None, (node.kafka_address for node in self.brokers)))
         self.admin_url = self.brokers[0].admin_url
 
     def _health(self) -> Health:

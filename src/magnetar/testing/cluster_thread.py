@@ -57,6 +57,7 @@ class MagnetarCluster:
         self._thread.start()
         self._started.result(START_TIMEOUT_S)
         self.pulsar_url = self.cluster.pulsar_url
+        self.kafka_bootstrap = self.cluster.kafka_bootstrap
         self.admin_url = self.cluster.admin_url
         return self
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOKIES = "3"
 DEFAULT_BROKERS = "1"
+_SETTINGS = ("kafka.enabled=true", "kafka.group_initial_rebalance_delay_ms=0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +42,7 @@ def magnetar_cluster(
         _count(pytestconfig, "bookies"),
         brokers=_count(pytestconfig, "brokers"),
         directory=tmp_path_factory.mktemp("magnetar"),
-        settings=pytestconfig.getini("magnetar_settings"),
+        settings=[*_SETTINGS, *pytestconfig.getini("magnetar_settings")],
         label=worker,
     ) as cluster:
         yield cluster
@@ -66,6 +67,14 @@ def magnetar(magnetar_cluster: MagnetarCluster) -> Iterator[MagnetarTest]:
 def pulsar_url(magnetar_cluster: MagnetarCluster) -> str:
     """Where Pulsar clients connect."""
     return magnetar_cluster.pulsar_url
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(magnetar_cluster: MagnetarCluster) -> str:
+    """Where Kafka clients connect: `bootstrap.servers`."""
+    if not magnetar_cluster.kafka_bootstrap:
+        raise pytest.UsageError("kafka.enabled is off in magnetar_settings: leave it out, which turns it on")
+    return magnetar_cluster.kafka_bootstrap
 
 
 @pytest.fixture(scope="session")

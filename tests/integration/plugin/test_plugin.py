@@ -13,6 +13,7 @@ USERS_TESTS = """
 import os
 import time
 
+import confluent_kafka
 import pulsar
 import pytest
 
@@ -55,6 +56,17 @@ def test_a_bookie_is_killed_and_nothing_acknowledged_is_lost(client, magnetar):
     assert [reader.read_next(5_000).data() for _ in range(2)] == [b"before", b"after"]
 
 
+def test_a_kafka_client_reads_what_it_wrote_in_a_group(kafka_bootstrap):
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka_bootstrap})
+    producer.produce("from-kafka", b"hello")
+    assert producer.flush(10) == 0
+    settings = {"bootstrap.servers": kafka_bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.subscribe(["from-kafka"])
+    assert consumer.poll(20).value() == b"hello"
+    consumer.close()
+
+
 def test_every_test_has_a_namespace_and_all_bookies(magnetar, magnetar_cluster, pulsar_namespace, admin_url):
     assert magnetar.namespace == pulsar_namespace
     assert all(node.is_running for node in magnetar_cluster.cluster.bookies.nodes)
@@ -75,7 +87,7 @@ def run_pytest(directory: Path, *options: str, env: dict[str, str] | None = None
 def test_a_users_tests_publish_receive_and_kill_on_the_plugins_cluster(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(USERS_TESTS)
     done = run_pytest(tmp_path)
-    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_settings_and_the_number_of_bookies_come_from_the_configuration_of_pytest(tmp_path: Path) -> None:
