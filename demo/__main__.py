@@ -1,15 +1,18 @@
-"""`python -m demo`: a cluster under load loses a bookie, a broker and a session, and an audit gives its verdict.
+"""`python -m demo`: a cluster under load loses a bookie, a broker and a session; an audit and a scrub give the verdict.
 
 Purpose:   Each step says what happens, and what it means for the clients: which broker serves which topics, before and
-           after, and how long a producer waited. The exit code is 1 if anything that was acknowledged is missing.
+           after, how long a producer waited, and how auto-recovery copies what the bookie had. The exit code is 1 if
+           anything that was acknowledged is missing, or any replica of it.
 Failure:   All processes are killed at the end, by the kernel if need be, and their directory is removed. The results
            stay in `build/demo`.
-Read next: traffic.py (the load), questions.py (what the cluster is asked), docs/audit.md (what is compared),
+Read next: traffic.py (the load), questions.py (what the cluster is asked), repair.py (the progress of the repair),
+           docs/audit.md (what is compared), docs/autorecovery.md,
            soak/cluster_chaos.py (the same faults and more, at random)
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,14 +24,17 @@ import pulsar
 from rich.console import Console
 from rich.table import Table
 
-from demo.audit import BUILD, audit
+from demo.audit import BUILD, audit, count_replicas, spark_for
 from demo.questions import Questions
+from demo.repair import follow_repair
 from demo.shell import Narrator, run_demo
 from demo.traffic import Traffic
 from magnetar.cli.admin.client import AdminError
+from magnetar.cli.pipeline import print_scrub
 from magnetar.errors import ProcessFailedError
 from magnetar.spark.pipelines.audit.table import print_result
 from magnetar.spark.pipelines.audit.values import AuditResult
+from magnetar.spark.pipelines.replicas import ScrubResult
 from magnetar.testing.audit_clients import PulsarClient
 from magnetar.testing.audit_log import AuditLog
 from magnetar.testing.processes.child import wait_for
@@ -47,9 +53,11 @@ MESSAGES_PER_STEP = 400  # On each topic, between two faults.
 SESSION_S = 5
 ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
 STEP_TIMEOUT_S = 120.0  # Ten seconds on an idle machine; the rest is for a busy one.
-SETTINGS = (f"metadata.session_timeout_ms={SESSION_S}_000",)
+COPY_BYTES_PER_S = 250_000  # Of each bookie: so slow that the repair of these small ledgers can be watched.
+SESSION_SETTING = f"metadata.session_timeout_ms={SESSION_S}_000"
+BOOKIE_SETTINGS = (SESSION_SETTING, f"recovery.copy_bytes_per_s={COPY_BYTES_PER_S}")
 BROKER_SETTINGS = (
-    *SETTINGS,
+    SESSION_SETTING,
     "broker.deduplication=true",
     f"topic.ensemble_size={ENSEMBLE_SIZE}",
     f"topic.write_quorum={WRITE_QUORUM}",
@@ -65,10 +73,11 @@ class Outcome:
     waits: dict[str, float]
     """For each fault the longest time, in seconds, that a producer waited for an acknowledgement."""
     audit: AuditResult
+    scrub: ScrubResult
 
     @property
     def passed(self) -> bool:
-        return self.audit.passed
+        return self.audit.passed and self.scrub.is_clean
 
 
 class Demo:
@@ -77,7 +86,7 @@ class Demo:
         self._narrator = Narrator(console)
         self._say = self._narrator.say
         self._cluster = ProcessCluster(
-            directory / "cluster", BOOKIES, SETTINGS, brokers=BROKERS, broker_settings=BROKER_SETTINGS
+            directory / "cluster", BOOKIES, BOOKIE_SETTINGS, brokers=BROKERS, broker_settings=BROKER_SETTINGS
         )
         self._killed: set[str] = set()
         self._waits: dict[str, float] = {}
@@ -90,12 +99,12 @@ class Demo:
             urls = ",".join(broker.url.removeprefix("pulsar://") for broker in cluster.brokers)
             client = PulsarClient(self._connect(f"pulsar://{urls}"), log)
             self._publish_and_consume(client)
-            self._kill_a_bookie()
+            self._follow_repair(self._kill_a_bookie())
             self._kill_a_broker()
             self._expire_a_session()
             self._finish()
             client.close()  # Only here: after a failure it would wait for brokers that do not answer.
-            return Outcome(self._waits, self._audit())
+            return self._judge()
 
     # --- the steps ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +116,8 @@ class Demo:
         self._wait_acknowledged()
         self._say_owners(self._cluster.brokers[0])
 
-    def _kill_a_bookie(self) -> None:
+    def _kill_a_bookie(self) -> str:
+        """Returns its name."""
         self._narrator.step("3. Kill a bookie, which does not come back")
         asked = self._cluster.brokers[0]
         before = self._answer(lambda: self._questions.bookies_of(WATCHED, asked))
@@ -118,9 +128,21 @@ class Demo:
             self._wait(lambda: victim not in self._questions.bookies_of(WATCHED, asked), "a bookie in its place")
             now = self._answer(lambda: self._questions.bookies_of(WATCHED, asked))
             self._say(f"now they go to {_joined(now)}")
+        return victim
+
+    def _follow_repair(self, victim: str) -> None:
+        self._narrator.step(f"4. Auto-recovery: the other bookies copy what {victim} had, under load")
+        self._say(f"each copies at most {COPY_BYTES_PER_S // 1000} kB a second, so that it can be watched")
+        names = self._questions.bookie_name
+        lost = next(bookie.bookie_id for bookie in self._cluster.bookies if bookie.name == victim)
+        asyncio.run(self._repaired(lost, names))
+
+    async def _repaired(self, lost: str, names: Callable[[str], str]) -> None:
+        async with asyncio.timeout(STEP_TIMEOUT_S):
+            await follow_repair(self._cluster.metadata, lost, names, self._say, self._check)
 
     def _kill_a_broker(self) -> None:
-        self._narrator.step("4. Kill a broker")
+        self._narrator.step("5. Kill a broker")
         victim, other = self._serving_and_other()
         with self._measured("broker killed"):
             self._kill(victim.name)
@@ -135,7 +157,7 @@ class Demo:
         self._say(f"{victim.name} is started again, and serves no topics yet")
 
     def _expire_a_session(self) -> None:
-        self._narrator.step("5. Let a session expire: a broker stands still for seconds, and then continues")
+        self._narrator.step("6. Let a session expire: a broker stands still for seconds, and then continues")
         victim, other = self._serving_and_other()
         with self._measured("session expired"):
             victim.pause()
@@ -151,13 +173,22 @@ class Demo:
             self._say(f"{victim.name} has noticed: it gets a new session, and sends its clients to {other.name}")
 
     def _finish(self) -> None:
-        self._narrator.step("6. Compare what the clients logged with what is stored, message by message")
+        self._narrator.step("7. Compare what the clients logged with what is stored, message by message")
         self._traffic.finish()
         self._say(f"the clients are done: {self._traffic.sent:,} messages sent, {self._traffic.received:,} received")
 
-    def _audit(self) -> AuditResult:
+    def _judge(self) -> Outcome:
         self._say("starting Spark for `magnetar pipeline audit`, which reads the topics directly from the bookies")
+        with spark_for(OUTPUT) as spark:
+            found = self._audit(spark)
+            self._narrator.step("8. Read every replica of every entry from its bookie: `magnetar pipeline scrub`")
+            scrubbed = count_replicas(spark, self._cluster.brokers[0])
+            self._say(f"the scrub has verified {scrubbed.replicas:,} replicas")
+        return Outcome(self._waits, found, scrubbed)
+
+    def _audit(self, spark: Any) -> AuditResult:
         return audit(
+            spark,
             self._cluster.brokers[0],
             logs=self._directory / "clients.jsonl",
             topics=TOPICS,
@@ -252,6 +283,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     table.add_row(*map(_seconds, outcome.waits.values()))
     console.print(table)
     print_result(outcome.audit, console)
+    print_scrub(outcome.scrub, None)
+    if not outcome.scrub.is_clean:
+        console.print("[red]FAILED[/]: replicas are missing or damaged", highlight=False)
 
 
 def _seconds(wait: float) -> str:

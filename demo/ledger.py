@@ -3,7 +3,7 @@
 Tells what it does while it does it, prints the table, and exits 1 if anything that was acknowledged is not there.
 
 Ends:      every process it starts is killed at the end, by the kernel if need be; the directory is removed.
-Read next: workloads/ledger_load.py (the writer), workloads/ledger_check.py (what is counted)
+Read next: workloads/ledger_load.py (the writer), workloads/ledger_check.py (what is counted), repair.py
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from demo.repair import follow_repair
 from demo.shell import Narrator, print_figures, run_demo
-from magnetar.autorecovery.fragments import bookies_with_entries
-from magnetar.autorecovery.status import RecoveryStatus
 from magnetar.config.metadata import MetadataConfig
 from magnetar.config.root import Config
 from magnetar.errors import ProcessFailedError
 from magnetar.ledger.client import LedgerClient
-from magnetar.metadata.bookkeeper.paths import BookKeeperPaths
 from magnetar.metadata.open import open_store
 from magnetar.runtime.system import SystemRuntime
 from magnetar.testing.processes.child import wait_for
@@ -39,8 +37,6 @@ ENTRIES_PER_STEP = 5_000
 STEP_TIMEOUT_S = 120.0  # Two seconds on an idle machine; the rest is for a busy one.
 SESSION_MS = 6_000  # A killed bookie looks alive for so long: ZooKeeper waits for its session to end.
 SETTINGS = (f"metadata.session_timeout_ms={SESSION_MS}",)
-LOOK_S = 0.5
-LEDGERS_SHOWN = 3
 
 
 class Demo:
@@ -125,30 +121,8 @@ class Demo:
     async def _heal(self, cluster: ProcessCluster) -> None:
         """Auto-recovery, which runs inside the bookies, gives the killed bookie's entries to the others."""
         self._say(f"nothing brings bookie {self._victim} back; auto-recovery copies what it had to the others")
-        config, runtime = Config(metadata=MetadataConfig(url=cluster.metadata)), SystemRuntime()
-        async with await open_store(config, runtime) as store, LedgerClient(store, config, runtime) as client:
-            status = RecoveryStatus(store, BookKeeperPaths())
-            told = ""
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                while await self._is_named(client):
-                    told = await self._tell_progress(status, told)
-                    await asyncio.sleep(LOOK_S)
-        self._say("no ledger names the killed bookie any more")
-
-    async def _tell_progress(self, status: RecoveryStatus, told: str) -> str:
-        found = await status.read()
-        rows = [f"ledger {row['ledger']}: {row['copied_entries']:,} copies" for row in await status.rows(LEDGERS_SHOWN)]
-        what = f"auditor {found['auditor']}; marked ledgers: {found['marked_ledgers']} {'; '.join(rows)}".rstrip()
-        if what != told:
-            self._say(what)
-        return what
-
-    async def _is_named(self, client: LedgerClient) -> bool:
-        for written in self._stream.ledgers:
-            metadata = await client.metadata(written.ledger_id)
-            if self._victim in bookies_with_entries(metadata):
-                return True
-        return False
+        async with asyncio.timeout(STEP_TIMEOUT_S):
+            await follow_repair(cluster.metadata, self._victim, str, self._say, lambda: None)
 
     def _count_replicas(self, cluster: ProcessCluster) -> None:
         command = [*MAGNETAR, "recovery", "check", "--every-entry", "--json", "--metadata", cluster.metadata]

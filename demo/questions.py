@@ -46,6 +46,9 @@ class Questions:
         ensemble = asyncio.run(_ensemble(self._metadata, ledgers[-1]["ledgerId"]))
         return sorted(self._bookies[bookie_id] for bookie_id in ensemble)
 
+    def bookie_name(self, bookie_id: str) -> str:
+        return self._bookies.get(bookie_id, bookie_id)
+
     def _named(self, text: str) -> str:
         for broker_id, broker in self._brokers.items():
             text = text.replace(f"broker {broker_id}", broker.name).replace(broker_id, broker.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo.audit import BUILD, audit
+from demo.audit import BUILD, audit, spark_for
 from demo.consumer import DemoConsumer
 from demo.shell import Narrator, run_demo
 from magnetar.spark.pipelines.audit.table import print_result
@@ -65,14 +65,16 @@ class Demo:
 
     def _audit(self, server: StandaloneProcess) -> AuditResult:
         self._say("starting Spark for `magnetar pipeline audit`: the topic is read from the bookie, past the broker")
-        return audit(
-            server,
-            logs=self._directory / "clients.jsonl",
-            topics=(TOPIC,),
-            title=f"The server was killed with -9 under load, {KILLS} times",
-            output=OUTPUT,
-            tell=self._say,
-        )
+        with spark_for(OUTPUT) as spark:
+            return audit(
+                spark,
+                server,
+                logs=self._directory / "clients.jsonl",
+                topics=(TOPIC,),
+                title=f"The server was killed with -9 under load, {KILLS} times",
+                output=OUTPUT,
+                tell=self._say,
+            )
 
     def _wait(self, load: NumberedLoad) -> None:
         load.wait_acknowledged(MESSAGES_PER_STEP, STEP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`make demo` and `python -m demo.standalone`, as a user runs them: faults under load, and the audit on Spark."""
+"""`make demo` and `python -m demo.standalone`, as a user runs them: faults under load, audit and scrub."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from magnetar.testing.processes.child import processes_that_mention
 
 _TIMEOUT_S: Final = 900
 """Each takes about a minute on an idle machine; the rest is for a busy one."""
+REPAIR: Final = ("no ledger names bookie-", "verified, nothing is wrong")
 
 
 @pytest.mark.timeout(_TIMEOUT_S + 30)
 @pytest.mark.parametrize(
     ("program", "results", "shown"),
     [
-        ("demo", "demo", ("bookie killed", "broker killed", "session expired")),
+        ("demo", "demo", ("bookie killed", "broker killed", "session expired", *REPAIR)),
         ("demo.standalone", "demo-standalone", ()),
     ],
     ids=["of a cluster", "of standalone"],
