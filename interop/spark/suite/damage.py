@@ -10,7 +10,7 @@ Entries:   larger than a block's size, so each has a block of its own, and each 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -46,13 +46,24 @@ class StoppedBookie:
     async def __aexit__(self, *_exc: object) -> None:
         await self._index.aclose()
 
-    async def plant(self, ledgers: list[int], random: Random, *, missing: int, flipped: int, cut: int) -> list[Planted]:
+    async def plant(
+        self,
+        ledgers: list[int],
+        random: Random,
+        *,
+        missing: int,
+        flipped: int,
+        cut: int,
+        hit: Collection[tuple[int, int]] = (),
+    ) -> list[Planted]:
+        """Leaves the given entries, by ledger and id, as they are."""
         everything = [extent for ledger in await self._index.ledgers() for extent in await self._index.extents(ledger)]
         everything.sort(key=lambda extent: extent.place)
         extents = [extent for extent in everything if extent.ledger_id in ledgers]
         assert all(len(extent.ids) == 1 for extent in extents), "an entry has a block of its own"
         last = {extent.place.log_id: extent for extent in everything}
-        ends = random.sample([extent for extent in last.values() if extent.ledger_id in ledgers], cut)
+        extents = [extent for extent in extents if (extent.ledger_id, extent.ids[0]) not in hit]
+        ends = random.sample([extent for extent in last.values() if extent in extents], cut)
         others = [extent for extent in extents if extent not in ends]
         chosen = random.sample(others, missing + flipped)
         await self._index.apply(IndexBatch(removed=chosen[:missing]))

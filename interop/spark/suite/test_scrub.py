@@ -1,9 +1,10 @@
-"""A scrub finds each of fifty planted damages, and nothing else, on real bookies."""
+"""A scrub finds each of fifty planted damages on real bookies, and nothing else; what it marks is repaired."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from magnetar.spark.cluster import ClusterOptions
 from magnetar.spark.pipelines.replicas import What
 from magnetar.spark.pipelines.scrub import ScrubOptions, run
 from magnetar.testing.processes.cluster import ProcessCluster
-from magnetar.testing.processes.servers import START_TIMEOUT_S, BrokerProcess
+from magnetar.testing.processes.servers import MAGNETAR, START_TIMEOUT_S, BrokerProcess
 from magnetar.testing.waiting import until
 from magnetar.wire.bookkeeper.messages import GetBookieInfo
 
@@ -39,6 +40,7 @@ LEDGERS: Final = 6
 BOOKIES: Final = 4
 SETTINGS: Final = ("storage.log_bytes_max=1_000_000", "storage.write_cache_bytes_max=8_388_608")
 DAMAGES: Final = ((5, 5, 3), (5, 5, 3), (5, 5, 2), (5, 5, 2))  # Of each bookie: missing, flipped, cut.
+_REPAIR_S: Final = 120.0  # A second on an idle machine.
 _STOP_S: Final = 120.0  # One that is ended before it has flushed would bring lost entries back from its journal.
 SAID: Final = {"missing": What.MISSING, "flipped": What.DAMAGED, "cut": What.DAMAGED}
 
@@ -58,6 +60,7 @@ class World:
 
     def start(self) -> None:
         self.bookies.start()
+        self.switch_recovery("disable")  # Until the marks were looked at.
         asyncio.run(self._write())
         self.broker = BrokerProcess(self.directory / "broker", self.bookies.metadata)
         self.broker.start()
@@ -78,11 +81,13 @@ class World:
         return _Client(self.bookies.metadata)
 
     def damage(self, random: Random) -> list[Planted]:
-        planted = []
+        """Each damage hits another entry, so a good copy of each is left."""
+        planted: list[Planted] = []
         for number, (bookie, counts) in enumerate(zip(self.bookies.bookies, DAMAGES, strict=True)):
             assert bookie.stop(timeout=_STOP_S) == 0
             stopped = StoppedBookie(self.directory / f"bookie-{number + 1}", bookie.bookie_id)
-            planted += asyncio.run(_plant(stopped, self.ledgers, random, counts))
+            hit = {damage.replica[:2] for damage in planted}
+            planted += asyncio.run(_plant(stopped, self.ledgers, random, counts, hit))
             bookie.start()
         asyncio.run(self._wait_for_bookies())
         return planted
@@ -93,6 +98,18 @@ class World:
             for bookie in self.bookies.bookies:
                 answers = partial(_answers, client, BookieId(bookie.bookie_id))
                 await until(answers, f"{bookie.bookie_id} answers", seconds=START_TIMEOUT_S)
+
+    def switch_recovery(self, to: str) -> None:
+        command = [*MAGNETAR, "recovery", to, "--metadata", self.bookies.metadata]
+        subprocess.run(command, check=True, timeout=START_TIMEOUT_S)
+
+    async def wait_repaired(self) -> None:
+        """Until no ledger is marked any more."""
+
+        async def is_repaired() -> bool:
+            return not await _marks(self)
+
+        await until(is_repaired, "the workers have deleted all marks", seconds=_REPAIR_S)
 
     def close(self) -> None:
         self.broker.kill()
@@ -126,11 +143,11 @@ async def _answers(client: LedgerClient, bookie: BookieId) -> bool:
 
 
 async def _plant(
-    stopped: StoppedBookie, ledgers: list[int], random: Random, counts: tuple[int, int, int]
+    stopped: StoppedBookie, ledgers: list[int], random: Random, counts: tuple[int, int, int], hit: set[tuple[int, int]]
 ) -> list[Planted]:
     missing, flipped, cut = counts
     async with stopped as bookie:
-        return await bookie.plant(ledgers, random, missing=missing, flipped=flipped, cut=cut)
+        return await bookie.plant(ledgers, random, missing=missing, flipped=flipped, cut=cut, hit=hit)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +160,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         made.close()
 
 
-def test_fifty_planted_damages_are_found_and_nothing_else(spark: Any, storage: World) -> None:
+def test_fifty_planted_damages_and_nothing_else_are_found_marked_and_repaired(spark: Any, storage: World) -> None:
     before = run(spark, ScrubOptions(cluster=storage.options))
     assert before.is_clean, before.document()
     closed = sum(ENTRIES * quorum for quorum in (3, 2, 3, 3, 2, 3))
@@ -171,6 +188,12 @@ def test_fifty_planted_damages_are_found_and_nothing_else(spark: Any, storage: W
     printed = json.loads(done.stdout)
     assert printed["clean"] is False
     assert printed["findings"] == found.document()["findings"]
+
+    storage.switch_recovery("enable")
+    asyncio.run(storage.wait_repaired())
+    after = run(spark, ScrubOptions(cluster=storage.options))
+    assert after.is_clean, after.document()
+    assert after.replicas == before.replicas
 
 
 async def _marks(world: World) -> dict[int, set[str]]:
