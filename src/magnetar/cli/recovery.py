@@ -38,6 +38,7 @@ from magnetar.metadata.bookkeeper.recovery_nodes import (
     RecoveryNotes,
     RecoveryPaths,
     elected_auditor,
+    is_disabled,
     request_audit,
     set_disabled,
 )
@@ -268,6 +269,8 @@ def trigger(
 
     async def command(opened: Opened) -> None:
         await request_audit(opened.store, RecoveryPaths(opened.paths), loaded.recovery.lost_bookie_delay_s)
+        if await is_disabled(opened.store, RecoveryPaths(opened.paths)):
+            note("auto-recovery is disabled: the audit begins after `magnetar recovery enable`")
         print_fields({"audit_requested": True}, as_json)
 
     run_on_store(command, loaded)
@@ -299,6 +302,10 @@ def recover(
         drain = Drain(opened.store, opened.paths, ledgers_of(opened), marker_of(opened), wanted)
         await drain.begin("an operator asked for its repair")
         look = await drain.look()
+        if not look.ledgers and await opened.store.get(opened.paths.cookie(wanted)) is None:
+            raise ArgumentError(
+                f"bookie {wanted} has no cookie, and no ledger names it: `magnetar recovery status` lists the bookies"
+            )
         if watch:
             look = await watch_drain(drain, as_json)
         print_fields(drain_document(wanted, look), as_json)

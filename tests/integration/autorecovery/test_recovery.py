@@ -34,12 +34,22 @@ SETTINGS = (
 
 
 def magnetar(cluster: ProcessCluster, *arguments: str) -> str:
-    done = subprocess.run(
+    done = run_command(cluster, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(cluster: ProcessCluster, *arguments: str) -> str:
+    done = run_command(cluster, *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr
+
+
+def run_command(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [*MAGNETAR, *arguments, "--metadata", cluster.metadata],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 async def write_ledgers(client: LedgerClient) -> list[int]:
@@ -97,4 +107,5 @@ async def _story(cluster: ProcessCluster, directory: Path) -> None:
             assert status["lost"] == [lost]
             assert status["decommissioning"] == status["read_only_bookies"] == [leaving]
             assert magnetar(cluster, "recovery", "whoisauditor").strip() == status["auditor"]
+            assert "no ledger names it" in refused(cluster, "recovery", "recover", "nosuch:1")
             assert "is not marked" in magnetar(cluster, "recovery", "explain", str(ids[0]))
