@@ -59,6 +59,8 @@ BOOKIE_SETTINGS = (SESSION_SETTING, f"recovery.copy_bytes_per_s={COPY_BYTES_PER_
 BROKER_SETTINGS = (
     SESSION_SETTING,
     "broker.deduplication=true",
+    "defaults.retention_minutes=60",  # Otherwise a slow machine deletes messages before the scrub counts them.
+    "defaults.retention_mb=-1",
     f"topic.ensemble_size={ENSEMBLE_SIZE}",
     f"topic.write_quorum={WRITE_QUORUM}",
     f"topic.ack_quorum={ACK_QUORUM}",
