@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[Jars, ...]] = {
     "metadata": (BOOKKEEPER,),
     "bookie": (BOOKKEEPER,),
     "ledger": (BOOKKEEPER,),
+    "autorecovery": (BOOKKEEPER,),
     "pulsar": (PULSAR, PULSAR_ADMIN),
     "cluster": (BOOKKEEPER, PULSAR),
     "differential": (PULSAR,),

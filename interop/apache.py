@@ -49,9 +49,12 @@ logger.commands.level = info
 
 
 class ApacheBookie(Bookie):
-    def __init__(self, directory: Path, zookeeper: str, *, storage: str = DB, jvm: Sequence[str] = ()) -> None:
-        """The flags of the virtual machine come after those of Apache's scripts."""
+    def __init__(
+        self, directory: Path, zookeeper: str, *, storage: str = DB, jvm: Sequence[str] = (), **settings: object
+    ) -> None:
+        """The flags of the virtual machine come after those of Apache's scripts; the settings after those below."""
         super().__init__(directory, zookeeper)
+        self._settings = settings
         self._port = free_port(HOST)
         self._storage = storage
         self._jvm = jvm
@@ -71,6 +74,7 @@ class ApacheBookie(Bookie):
             journalDirectories=self.directory / "journal",
             ledgerDirectories=self.directory / "ledgers",
             ledgerStorageClass=self._storage,
+            **self._settings,
         )
         logging = write_logging(self.directory, "info")
         jvm = (*_BOOKIE_JVM, *self._jvm)

@@ -16,6 +16,11 @@ from magnetar.testing.processes.child import Child
 
 
 class MagnetarBookie(Bookie):
+    def __init__(self, directory: Path, zookeeper: str, *settings: str) -> None:
+        """The settings are `section.key=value`."""
+        super().__init__(directory, zookeeper)
+        self._flags = [flag for setting in settings for flag in ("--set", setting)]
+
     @property
     def _output(self) -> Path:
         return self.directory / "stdout"
@@ -34,7 +39,8 @@ class MagnetarBookie(Bookie):
 
     def command(self) -> Sequence[str | Path]:
         url = f"zk://{self.zookeeper}"
-        return [magnetar_program(), "bookie", "--metadata", url, "--dir", self.directory / "data", "--port", "0"]
+        where = ["--metadata", url, "--dir", self.directory / "data", "--port", "0"]
+        return [magnetar_program(), "bookie", *where, *self._flags]
 
     def is_ready(self, registry: Registry) -> bool:
         found = parse_ready_line(self._output.read_text())
