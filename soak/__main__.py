@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from soak import (
+    autorecovery,
     bookie_kills,
     cluster_chaos,
     descriptors,
@@ -28,6 +29,7 @@ from soak import (
 )
 
 PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
+    "autorecovery": [autorecovery.soak],
     "bookie": [bookie_kills.soak],
     "cluster": [cluster_chaos.soak],
     "ledger": [ledger_chaos.soak],

@@ -1,7 +1,8 @@
 """Ledgers whose replicas may be lost, and the wait until a cluster has restored them.
 
-Payloads are those that replica_count.py expects. A cluster is healed when no ledger is marked and no ledger names a
-bookie that is gone; whether the replicas are really there is what replica_count.py judges.
+Payloads are those that replica_count.py expects. A cluster is healed when no ledger is marked and no ledger has entries
+on a bookie that is gone; whether the replicas are really there is what replica_count.py judges. A fragment may name a
+bookie that is gone if its entries are all on the others: an open ledger that lost a bookie early has such a fragment.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from magnetar.autorecovery.fragments import bookies_with_entries
 from magnetar.ids import LedgerId
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.writing.writer import LedgerWriter
@@ -57,11 +59,11 @@ class Healing:
         return [ledger_id async for ledger_id in self.marks.list()]
 
     async def naming(self, ids: Sequence[int], bookies: Collection[str]) -> list[int]:
-        """Returns the ledgers of which a fragment names one of these bookies."""
+        """Returns the ledgers that have entries on one of these bookies, or may get some."""
         found = []
         for ledger_id in ids:
             metadata = (await self.ledgers.read(LedgerId(ledger_id))).value
-            if any(bookie in bookies for fragment in metadata.fragments for bookie in fragment.ensemble):
+            if not bookies_with_entries(metadata).isdisjoint(bookies):
                 found.append(ledger_id)
         return found
 
@@ -81,6 +83,6 @@ class Healing:
             if time.monotonic() > deadline:
                 raise AssertionError(
                     f"not healed within {seconds:g} s: {len(marked)} ledgers are marked ({marked[:5]}), "
-                    f"{len(left)} name a bookie that is gone ({left[:5]})"
+                    f"{len(left)} have entries on a bookie that is gone ({left[:5]})"
                 )
             await asyncio.sleep(_POLL_S)
