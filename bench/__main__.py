@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import admin, bookie, cli, cluster, ledger, metadata, pulsar, spark
+from bench import admin, autorecovery, bookie, cli, cluster, ledger, metadata, pulsar, spark
 from bench.report import Row, print_table, write_json
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "admin": admin.run,
+    "autorecovery": autorecovery.run,
     "bookie": bookie.run,
     "cli": cli.run,
     "cluster": cluster.run,
