@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 
 import pulsar
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
 from magnetar.testing.processes.servers import StandaloneProcess
 from tests.integration.pulsar.conftest import connect
+from workloads.kafka_load import read_back
 
 WAIT_S = 20
 FIRST_MS = 1_700_000_000_000
@@ -44,23 +44,6 @@ def produce(bootstrap: str, topic: str, count: int, **settings: object) -> list[
     return offsets
 
 
-def consume(bootstrap: str, topic: str) -> Iterator[Message]:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "enable.auto.commit": False}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-        while True:
-            message = consumer.poll(WAIT_S)
-            assert message is not None, "no message came in time"
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                return
-            yield message
-    finally:
-        consumer.close()
-
-
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_librdkafka_reads_back_what_it_wrote_with_every_compression_and_pulsar_reads_it_too(
     bootstrap: str, standalone: StandaloneProcess, codec: str
@@ -69,7 +52,7 @@ def test_librdkafka_reads_back_what_it_wrote_with_every_compression_and_pulsar_r
     assert produce(bootstrap, topic, 500, **{"compression.type": codec}) == list(range(500))
     more = {"compression.type": codec, "enable.idempotence": True, "linger.ms": 0}
     assert produce(bootstrap, topic, 500, **more) == list(range(500, 1_000))
-    found = list(consume(bootstrap, topic))
+    found = list(read_back(bootstrap, topic))
     assert [message.offset() for message in found] == list(range(1_000))
     for message, number in zip(found, itertools.chain(range(500), range(500)), strict=True):
         assert (message.key(), message.value()) == (b"key %d" % (number % 5), b"value %d" % number)
@@ -99,7 +82,7 @@ def test_librdkafka_reads_what_pulsar_wrote_between_its_own_messages(
     producer.flush()
     client.close()
     produce(bootstrap, "mixed", 1)
-    found = [(message.offset(), message.value()) for message in consume(bootstrap, "mixed")]
+    found = [(message.offset(), message.value()) for message in read_back(bootstrap, "mixed")]
     batched = [(2 + number, b"batched %d" % number) for number in range(3)]
     assert found == [(0, b"value 0"), (1, b"value 1"), *batched, (5, b"value 0")]
 
@@ -110,7 +93,7 @@ def test_large_messages_and_many_partitions_pass(bootstrap: str, standalone: Sta
     for _ in range(4):
         large.produce("large", payload)
     assert large.flush(WAIT_S) == 0
-    assert [message.value() for message in consume(bootstrap, "large")] == [payload] * 4
+    assert [message.value() for message in read_back(bootstrap, "large")] == [payload] * 4
 
 
 def test_offsets_are_found_by_time_and_at_both_ends(bootstrap: str) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -22,68 +20,21 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient, KafkaConsumer
 
-from magnetar.testing.processes.child import free_port
-from magnetar.testing.processes.servers import HOST, StandaloneProcess
+from soak.kafka_kills import run as run_kills
 from tests.commands import run_magnetar
 from tests.integration.kafka.test_clients import WAIT_S, consume, produce
-
-MESSAGES = 2_000
-
-
-class Members:
-    """Consumers of one group, each on a thread, until `stop`."""
-
-    def __init__(self, bootstrap: str, topic: str, count: int) -> None:
-        self.seen: list[int] = []
-        self._settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"group of {topic}",
-            "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6_000,
-            "auto.commit.interval.ms": 200,
-        }
-        self._topic = topic
-        self._stopping = threading.Event()
-        self._more = threading.Condition()
-        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self) -> None:
-        consumer = Consumer(self._settings)
-        consumer.subscribe([self._topic])
-        while not self._stopping.is_set():
-            message = consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                with self._more:
-                    self.seen.append(int(message.value()))
-                    self._more.notify_all()
-        consumer.close()
-
-    def wait(self, holds: Callable[[list[int]], bool], seconds: float = 60.0) -> None:
-        with self._more:
-            assert self._more.wait_for(lambda: holds(self.seen), seconds), f"{len(self.seen)} messages came"
-
-    def stop(self) -> list[int]:
-        """Returns the committed offset."""
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(60)
-        consumer = Consumer(self._settings)
-        committed = consumer.committed([TopicPartition(self._topic, 0)], WAIT_S)
-        consumer.close()
-        return [each.offset for each in committed]
+from workloads.kafka_load import GroupMembers
 
 
 def test_members_of_a_group_share_the_messages_and_continue_where_it_stopped(bootstrap: str) -> None:
     produce(bootstrap, "shared", 1)
     numbers(bootstrap, "numbers", range(500))
-    members = Members(bootstrap, "numbers", 2)
+    members = GroupMembers(bootstrap, "numbers", 2)
     members.wait(lambda seen: len(seen) >= 500)
     assert members.stop() == [500]
     assert sorted(members.seen) == list(range(500))
     numbers(bootstrap, "numbers", range(500, 600))
-    members = Members(bootstrap, "numbers", 1)
+    members = GroupMembers(bootstrap, "numbers", 1)
     members.wait(lambda seen: len(seen) >= 100)
     assert members.stop() == [600]
     assert members.seen == list(range(500, 600))
@@ -124,42 +75,9 @@ def consumed_by_kafka_python(bootstrap: str) -> list[int]:
     return found
 
 
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[StandaloneProcess]:
-    settings = ("kafka.enabled=true", f"kafka.port={free_port(HOST)}", "kafka.group_initial_rebalance_delay_ms=0")
-    process = StandaloneProcess(tmp_path / "data", *settings)
-    process.start()
-    yield process
-    process.child.kill()
-
-
-def test_a_kill_loses_and_repeats_nothing_of_idempotent_producers_and_forgets_no_commit(
-    mortal: StandaloneProcess,
-) -> None:
-    bootstrap = f"{HOST}:{mortal.ready['kafka_port']}"
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1})
-    acknowledged: list[int] = []
-
-    def on_delivery(error: KafkaError | None, message: Message) -> None:
-        assert error is None, error
-        acknowledged.append(int(message.value()))
-
-    def send(wanted: range) -> None:
-        for number in wanted:
-            producer.produce("t", b"%d" % number, on_delivery=on_delivery)
-            producer.poll(0)
-
-    send(range(MESSAGES // 2))
-    members = Members(bootstrap, "t", 3)
-    members.wait(lambda seen: len(seen) > MESSAGES // 4)
-    send(range(MESSAGES // 2, MESSAGES))
-    mortal.kill()
-    mortal.start()
-    assert producer.flush(60) == 0
-    members.wait(lambda seen: set(seen) >= set(range(MESSAGES)))
-    assert members.stop() == [MESSAGES]
-    assert sorted(acknowledged) == list(range(MESSAGES))
-    assert [int(message.value()) for message in consume(bootstrap, "t")] == list(range(MESSAGES))
+def test_a_kill_loses_and_repeats_nothing_of_idempotent_producers_and_forgets_no_commit(tmp_path: Path) -> None:
+    verdict = run_kills(1, 1, tmp_path)
+    assert verdict["passed"], verdict
 
 
 def test_an_admin_client_makes_topics_and_sees_groups(bootstrap: str) -> None:
@@ -169,7 +87,7 @@ def test_an_admin_client_makes_topics_and_sees_groups(bootstrap: str) -> None:
     admin.create_partitions([NewPartitions("made", 5)])["made"].result(WAIT_S)
     assert len(admin.list_topics("made", WAIT_S).topics["made"].partitions) == 5
     numbers(bootstrap, "made", range(50))
-    members = Members(bootstrap, "made", 1)
+    members = GroupMembers(bootstrap, "made", 1)
     members.wait(lambda seen: len(seen) >= 50)
     described = admin.describe_consumer_groups(["group of made"])["group of made"].result(WAIT_S)
     assert sum(len(member.assignment.topic_partitions) for member in described.members) == 5
@@ -212,7 +130,7 @@ def groups(bootstrap: str, *arguments: str) -> Any:
 
 def test_the_command_line_shows_moves_and_deletes_a_group(bootstrap: str) -> None:
     numbers(bootstrap, "moved", range(30))
-    members = Members(bootstrap, "moved", 1)
+    members = GroupMembers(bootstrap, "moved", 1)
     members.wait(lambda seen: len(seen) >= 30)
     name, running = "group of moved", groups(bootstrap, "describe", "group of moved")
     assert (running["state"], running["members"]) == ("Stable", 1)
