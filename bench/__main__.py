@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import admin, autorecovery, bookie, cli, cluster, ledger, metadata, pulsar, spark
+from bench import admin, autorecovery, bookie, cli, cluster, kafka, ledger, metadata, pulsar, spark
 from bench.report import Row, print_table, write_json
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "bookie": bookie.run,
     "cli": cli.run,
     "cluster": cluster.run,
+    "kafka": kafka.run,
     "ledger": ledger.run,
     "metadata": metadata.run,
     "pulsar": pulsar.run,

@@ -208,7 +208,7 @@ def _measured(contest: Contest, row: Measured) -> Row:
             samples.append(side.measure(row.words, side.new_topic(row.name)))
     detail = _costs(taken)
     if row.unit == "ms":
-        detail["p50 ms"] = _both(taken, lambda sample: sample.figures["p50_ms"])
+        detail["p50 ms"] = both(taken, lambda sample: sample.figures["p50_ms"])
     return _row(row.name, row.unit, taken, row.goal, row.better, detail)
 
 
@@ -224,7 +224,7 @@ def _catch_up(contest: Contest) -> Row:
             side.server.start()
             side.server.wait_ready()
             samples.append(side.measure(("catch-up", str(total)), topic))
-    detail = {**_costs(taken), "MB/s": _both(taken, lambda sample: sample.figures["mb_s"])}
+    detail = {**_costs(taken), "MB/s": both(taken, lambda sample: sample.figures["mb_s"])}
     return _row(CATCH_UP, "msg/s", taken, 1, "higher", detail)
 
 
@@ -265,12 +265,12 @@ def _side(values: Sequence[float]) -> Side:
 
 def _costs(taken: tuple[list[Sample], list[Sample]]) -> dict[str, tuple[float, float]]:
     return {
-        "server CPU µs/message": _both(taken, lambda sample: sample.server_cpu_us),
-        "cores busy elsewhere": _both(taken, lambda sample: sample.other_cores),
+        "server CPU µs/message": both(taken, lambda sample: sample.server_cpu_us),
+        "cores busy elsewhere": both(taken, lambda sample: sample.other_cores),
     }
 
 
-def _both(taken: tuple[list[Sample], list[Sample]], figure: Callable[[Sample], float]) -> tuple[float, float]:
+def both(taken: tuple[list[Sample], list[Sample]], figure: Callable[[Sample], float]) -> tuple[float, float]:
     ours, theirs = (median(figure(sample) for sample in samples) for samples in taken)
     return ours, theirs
 

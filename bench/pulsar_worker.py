@@ -77,7 +77,7 @@ def latency(url: str, topic: str, seconds: str) -> Figures:
             producer.send(payload)
             taken.append(time.monotonic_ns() - before)
     client.close()
-    return {"value": _percentile(taken, 0.99), "p50_ms": _percentile(taken, 0.5), "messages": len(taken)}
+    return {"value": percentile(taken, 0.99), "p50_ms": percentile(taken, 0.5), "messages": len(taken)}
 
 
 def e2e(url: str, topic: str, seconds: str) -> Figures:
@@ -89,7 +89,7 @@ def e2e(url: str, topic: str, seconds: str) -> Figures:
         client = connect(url)
         producer = client.create_producer(topic, batching_max_publish_delay_ms=1, **BATCHED)
         filler = os.urandom(1016)
-        for due in _paced(total):
+        for due in paced(total):
             producer.send_async(struct.pack("<q", due) + filler, None)
         producer.flush()
         data = consumer.stdout.read()
@@ -98,7 +98,7 @@ def e2e(url: str, topic: str, seconds: str) -> Figures:
     if len(taken) != total:
         raise SystemExit(f"{total - len(taken)} of {total} messages did not arrive")
     measured = taken[int(E2E_RATE * E2E_WARM_S) :]
-    return {"value": _percentile(measured, 0.99), "p50_ms": _percentile(measured, 0.5), "messages": len(measured)}
+    return {"value": percentile(measured, 0.99), "p50_ms": percentile(measured, 0.5), "messages": len(measured)}
 
 
 def consume(url: str, topic: str, total: str) -> None:
@@ -116,7 +116,7 @@ def consume(url: str, topic: str, total: str) -> None:
     client.close()
 
 
-def _paced(total: int) -> Iterator[int]:
+def paced(total: int) -> Iterator[int]:
     """Due times, each when it has come."""
     start, step = time.monotonic_ns() + 1_000_000, 1_000_000_000 // E2E_RATE
     for number in range(total):
@@ -178,7 +178,7 @@ def first(url: str, topic: str) -> Figures:
             client.close()
 
 
-def _percentile(nanoseconds: list[int], share: float) -> float:
+def percentile(nanoseconds: list[int], share: float) -> float:
     ordered = sorted(nanoseconds)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6
 
@@ -198,12 +198,16 @@ def main() -> None:
     what, *arguments = sys.argv[1:]
     if what == "consume":
         return consume(*arguments)
+    return print_figures(MEASUREMENTS[what], arguments)
+
+
+def print_figures(measure: Callable[..., Figures], arguments: list[str]) -> None:
+    """What was measured, and the CPU that it cost this process and its children."""
     began = time.monotonic()
-    figures = MEASUREMENTS[what](*arguments)
+    figures = measure(*arguments)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
     print(json.dumps({**figures, "cpu": cpu / (time.monotonic() - began), "cpu_s": cpu}))
-    return None
 
 
 if __name__ == "__main__":

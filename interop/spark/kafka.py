@@ -1,6 +1,7 @@
 """One node of Apache Kafka, broker and controller in one, from the jars that Maven got, on loopback.
 
 Sync:     Kafka's default: acks=all means that the replicas have it in memory; nothing is synced. Ours always syncs.
+          The setting `log.flush.interval.messages=1` makes Kafka sync as well.
 Topics:   made by whoever names them first, with `partitions` partitions.
 Ready:    it answers a request for metadata with one broker.
 """
@@ -12,6 +13,7 @@ import socket
 import struct
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -42,12 +44,13 @@ _METADATA_REQUEST = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">ib", 0, 0)
 class ApacheKafka:
     """Made starting; `wait_ready`; ended by `close`."""
 
-    def __init__(self, directory: Path, *, partitions: int = 2) -> None:
+    def __init__(self, directory: Path, *, partitions: int = 2, settings: Mapping[str, object] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._port, controller = free_port(HOST), free_port(HOST)
         self._config = write_settings(
-            directory / "node.properties", **_settings(directory / "data", self._port, controller, partitions)
+            directory / "node.properties",
+            **{**_settings(directory / "data", self._port, controller, partitions), **(settings or {})},
         )
         self._logging = directory / "log4j2.properties"
         self._logging.write_text(_LOGGING)
