@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from interop.beside import run_beside
-from interop.jars import BOOKKEEPER, PULSAR, PULSAR_ADMIN, Jars, class_folder
+from interop.jars import BOOKKEEPER, KAFKA, PULSAR, PULSAR_ADMIN, Jars, class_folder
 from magnetar.errors import MagnetarError
 
 PARTS: dict[str, tuple[Jars, ...]] = {
@@ -24,6 +24,7 @@ PARTS: dict[str, tuple[Jars, ...]] = {
     "pulsar": (PULSAR, PULSAR_ADMIN),
     "cluster": (BOOKKEEPER, PULSAR),
     "differential": (PULSAR,),
+    "kafka": (KAFKA,),
     "spark": (),
 }
 """Each part is a folder of tests, and needs these of Apache's classes."""

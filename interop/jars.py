@@ -44,7 +44,7 @@ BOOKKEEPER = Jars("BookKeeper", HERE / "pom.xml", 110, _OURS)
 _JSON_LINES = (_OURS / "JsonLines.java",)
 PULSAR = Jars("Pulsar", _PULSAR / "server-pom.xml", 245, _PULSAR / "java", _JSON_LINES)
 PULSAR_ADMIN = Jars("Pulsar's admin tool", _PULSAR / "admin-pom.xml", 85, _PULSAR / "admin_java", _JSON_LINES)
-KAFKA = Jars("Kafka", _SPARK / "kafka-pom.xml", 55)
+KAFKA = Jars("Kafka", _SPARK / "kafka-pom.xml", 56, HERE / "kafka" / "java", _JSON_LINES)
 KAFKA_CONNECTOR = Jars("Spark's connector for Kafka", _SPARK / "connector-pom.xml", 11)
 
 
