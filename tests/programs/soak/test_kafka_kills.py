@@ -1,4 +1,4 @@
-"""The verdict of the kills under Kafka's clients finds what it is there to find."""
+"""The verdict of the kills under clients of Kafka notices what is lost, repeated or out of order."""
 
 from __future__ import annotations
 
