@@ -22,7 +22,6 @@ from soak import (
     kafka_kills,
     ledger_chaos,
     pulsar_kills,
-    recovery_kills,
     spark_kills,
     sqlite_errors,
     sqlite_kills,
@@ -39,7 +38,6 @@ PARTS: dict[str, list[Callable[[int, Path], dict[str, Any]]]] = {
     "fuzz": [fuzzing.soak],
     "parts": [index_cuts.soak, descriptors.soak, sqlite_errors.soak, zookeeper_faults.soak],
     "pulsar": [pulsar_kills.soak],
-    "recovery": [recovery_kills.soak],
     "spark": [spark_kills.soak],
 }
 
