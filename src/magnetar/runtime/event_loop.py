@@ -12,13 +12,14 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import uvloop
 
 T = TypeVar("T")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_PROD_S: Final = 0.2
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
@@ -54,12 +55,21 @@ class _Stop:
         self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
 
     def ignore(self) -> None:
+        if self.asked:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, before in self._before.items():
             signal.signal(number, before)
+
+    def _prod(self) -> None:
+        """Interrupts system calls of the main thread from now on. Otherwise a second signal that comes just before the
+        thread waits in a write would be seen only after that write."""
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, _PROD_S, _PROD_S)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self.asked:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.asked = True
+        self._prod()
         self._loop.call_soon_threadsafe(self._task.cancel)
