@@ -7,6 +7,7 @@ Checked:   besides that nothing but the promised errors comes out: a request tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from fuzz.engine import Target
 from magnetar.errors import KafkaRefusedError, MalformedEntryError, RemoteProtocolError
 from magnetar.topic.entry_format import kafka
 from magnetar.topic.entry_format.head import EntryStamp, read_head
+from magnetar.wire.bookkeeper.frames import Buffer
 from magnetar.wire.kafka import admin_tables, cluster_tables, group_tables, tables
 from magnetar.wire.kafka.batches import Header, Record, check, encode_batch, records_of
 from magnetar.wire.kafka.batches import read_head as read_batch_head
@@ -62,14 +64,16 @@ def targets() -> list[Target]:
     entries = [EntryStamp(lambda: 1).on_parts(9, kafka.body_parts(batch, 7, 0, 1_700_000_000_000)) for batch in batches]
     return [
         Target("kafka-request", frames, _request, (RemoteProtocolError,)),
-        Target("kafka-group-record", _group_records(), _group_record, (RemoteProtocolError,)),
-        Target("kafka-member", [b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"], _member_data, (RemoteProtocolError,)),
+        *(
+            Target(f"kafka-{name}", [encode(value)], decode, (RemoteProtocolError,))
+            for name, encode, decode, value in _stored_values()
+        ),
         Target("kafka-batch", batches, _batch, (KafkaRefusedError,)),
         Target("kafka-entry", entries, _entry, (MalformedEntryError,)),
         *(
             Target(
                 f"kafka-{codec.name.lower()}",
-                [compress(codec, b"record " * 50), compress(codec, bytes(30_000))],
+                [compress(codec, b"record " * 50), compress(codec, bytes(_CONTENT_BYTES_MAX))],
                 partial(_decompressed, codec),
                 (KafkaRefusedError,),
             )
@@ -95,22 +99,27 @@ def _request(data: bytes) -> object:
     return value
 
 
-def _group_records() -> list[bytes]:
+def _stored_values() -> Iterator[tuple[str, Callable[[Any], bytes], Callable[[bytes], object], Any]]:
+    """Values that members send and coordinators store: their encoders and decoders, and an example of each."""
     member = {"member_id": "m", "client_id": "c", "client_host": "/h", "subscription": b"s", "assignment": b"a"}
     group = {"protocol_type": "consumer", "protocol": "range", "leader": "m", "members": [member]}
-    return [
-        b"".join(group_tables.GROUP_RECORD.encode_response(group, 0)),
-        b"".join(group_tables.OFFSET_RECORD.encode_response({"offset": 5, "metadata": "m"}, 0)),
-    ]
+    examples = {
+        "group-record": (group_tables.GROUP_RECORD, "response", group),
+        "offset-record": (group_tables.OFFSET_RECORD, "response", {"offset": 5, "metadata": "m"}),
+        "subscription": (group_tables.MEMBER_DATA, "request", {"topics": ["t"]}),
+        "assignment": (group_tables.MEMBER_DATA, "response", {"topics": [{"topic": "t", "partitions": [1, 2]}]}),
+    }
+    for name, (api, side, value) in examples.items():
+        encode, decode = getattr(api, f"encode_{side}"), getattr(api, f"decode_{side}")
+        yield name, partial(_encoded, encode), partial(_decoded, decode), value
 
 
-def _group_record(data: bytes) -> object:
-    group = group_tables.GROUP_RECORD.decode_response(data, 0)
-    return group, group_tables.OFFSET_RECORD.decode_response(data, 0)
+def _encoded(encode: Callable[[Any, int], list[Buffer]], value: Any) -> bytes:
+    return b"".join(encode(value, 0))
 
 
-def _member_data(data: bytes) -> object:
-    return group_tables.MEMBER_DATA.decode_request(data, 0), group_tables.MEMBER_DATA.decode_response(data, 0)
+def _decoded(decode: Callable[[bytes, int], object], data: bytes) -> object:
+    return decode(data, 0)
 
 
 def _sendable(value: Any) -> Any:

@@ -22,8 +22,8 @@ from kafka import KafkaAdminClient, KafkaConsumer
 
 from soak.kafka_kills import run as run_kills
 from tests.commands import run_magnetar
-from tests.integration.kafka.test_clients import WAIT_S, consume, produce
-from workloads.kafka_load import GroupMembers
+from tests.integration.kafka.test_clients import WAIT_S, produce
+from workloads.kafka_load import GroupMembers, read_back
 
 
 def test_members_of_a_group_share_the_messages_and_continue_where_it_stopped(bootstrap: str) -> None:
@@ -113,7 +113,7 @@ def test_an_admin_client_changes_configurations_and_deletes_records_and_topics(b
 
     place = TopicPartition("doomed", 0, 20)
     assert admin.delete_records([place])[place].result(WAIT_S).low_watermark == 20
-    assert [message.offset() for message in consume(bootstrap, "doomed")] == list(range(20, 50))
+    assert [message.offset() for message in read_back(bootstrap, "doomed")] == list(range(20, 50))
     python = KafkaAdminClient(bootstrap_servers=bootstrap)
     cluster = python.describe_cluster()
     assert [broker["broker_id"] for broker in cluster["brokers"]] == [cluster["controller_id"]] == [0]

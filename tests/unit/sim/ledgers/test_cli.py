@@ -63,7 +63,7 @@ def test_all_kinds_of_worlds_are_run_unless_one_is_named(
 
     monkeypatch.setattr(command, "run", seen)
     assert command.main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 0
-    assert ran == [(kind, seed) for seed in (5, 6) for kind in ("ledgers", "topics", "staging")]
+    assert ran == [(kind, seed) for seed in (5, 6) for kind in ("ledgers", "topics", "bundles", "staging")]
     told = capsys.readouterr().out
     assert "2 seeds of ledgers" in told
     assert "2 seeds of topics" in told
