@@ -8,7 +8,8 @@ Failure:   A ledger that cannot be repaired now keeps its mark. Its worker holds
            from try to try and ends early when bookies come or go; then any worker may try. An open ledger whose end
            needs a repair is left to its writer for a grace time, and then fenced and closed.
            A ledger with entries that no bookie has is unrepairable: its note names them, an error is logged and counted
-           once, and the ledger is tried again only when one of its bookies comes back, or when it is marked again.
+           once, and the ledger is tried again only when one of its bookies comes back, when it is marked again, or
+           when it was deleted, which ends its mark.
 Limits:    `recovery.ledgers_at_once` repairs at a time; ledgers that wait with a lock do not count, up to a number.
 Read next: repair.py, mark_tree.py
 """
@@ -16,6 +17,7 @@ Read next: repair.py, mark_tree.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -53,8 +55,9 @@ _PAUSE_FIRST_S: Final = 0.5
 _NOTE_AFTER_S: Final = 1.0  # Short repairs write no progress.
 _NOTE_EVERY_S: Final = 2.0
 _UNLOCK_TRIES: Final = 20
+_TIDY_S: Final = 2.0  # At the end: the session's own end gives locks back, too.
 _REMEMBERED_MAX: Final = 10_000
-_SKIPPED_LOOK_S: Final = 600.0  # After this time the notes of unrepairable ledgers are read again.
+_SKIPPED_LOOK_S: Final = 600.0  # Between two times that the notes of unrepairable ledgers are read again.
 
 
 @dataclass(slots=True)
@@ -107,6 +110,7 @@ class ReplicationWorker:
         self._tries: dict[LedgerId, int] = {}
         self._skipped: dict[LedgerId, None] = {}
         """Unrepairable ledgers whose bookies have not come back."""
+        self._skipped_until = 0.0
         self._roster_moved = asyncio.Event()
         self.counters = WorkerCounters()
         self.progress: dict[LedgerId, CopyProgress] = {}
@@ -148,6 +152,10 @@ class ReplicationWorker:
 
     async def _round(self) -> None:
         """Walks through the marks once, and waits for a change."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._skipped_until:
+            self._skipped.clear()
+            self._skipped_until = now + _SKIPPED_LOOK_S
         self._tree.begin()
         if not self._roster.is_disabled:
             async for ledger_id in self._tree.walk():
@@ -158,9 +166,7 @@ class ReplicationWorker:
                     self._places.release()
                     break
                 self._spawn(ledger_id)
-        await self._tree.wait_changed(_SKIPPED_LOOK_S if self._skipped else None)
-        if not self._tree.is_changed:
-            self._skipped.clear()
+        await self._tree.wait_changed(self._skipped_until - now if self._skipped else None)
 
     def _spawn(self, ledger_id: LedgerId) -> None:
         work = self._handle(ledger_id, _Slot(self._places))
@@ -182,20 +188,34 @@ class ReplicationWorker:
             try:
                 if await self._marks.lock(ledger_id, self._name):
                     await self._work(ledger_id, slot, generation)
-            finally:
-                await self._unlock(ledger_id, generation)
+            except asyncio.CancelledError:
+                with contextlib.suppress(MetadataError, TimeoutError):
+                    async with asyncio.timeout(_TIDY_S):
+                        await self._marks.unlock(ledger_id)
+                raise
+            except BaseException:
+                await self._unlock(ledger_id)
+                raise
+            await self._unlock(ledger_id)
         except MetadataError as error:
             log.info("a repair was interrupted", extra={"ledger_id": ledger_id, "why": str(error)})
-            slot.free()
-            await asyncio.sleep(self._next_pause_s(ledger_id))
+            await self._pause(ledger_id, slot)
+        except Exception:
+            log.exception("the repair of a ledger failed", extra={"ledger_id": ledger_id})
+            await self._pause(ledger_id, slot)
         finally:
             slot.free()
             self.progress.pop(ledger_id, None)
 
-    async def _unlock(self, ledger_id: LedgerId, generation: int) -> None:
+    async def _pause(self, ledger_id: LedgerId, slot: _Slot) -> None:
+        slot.free()
+        await asyncio.sleep(self._next_pause_s(ledger_id))
+
+    async def _unlock(self, ledger_id: LedgerId) -> None:
+        """Also after the session was lost: the lock may have been taken by the next one."""
         backoff = Backoff(self._random)
         for tries_left in reversed(range(_UNLOCK_TRIES)):
-            if self._store.session.generation != generation or self._store.session.state is SessionState.CLOSED:
+            if self._store.session.state is SessionState.CLOSED:
                 return  # The lock has ended with its session.
             try:
                 await self._marks.unlock(ledger_id)
@@ -211,7 +231,7 @@ class ReplicationWorker:
         if mark is None:
             return
         note = await self._notes.read(ledger_id) or MarkNote()
-        if note.state is MarkState.UNREPAIRABLE and not await self._is_worth_a_try(note, mark):
+        if note.state is MarkState.UNREPAIRABLE and not await self._is_worth_a_try(ledger_id, note, mark):
             self._skip(ledger_id)
             return
         roster = self._roster.changes
@@ -367,8 +387,17 @@ class ReplicationWorker:
         if self._roster.changes == roster:  # Otherwise a bookie came back while the note was written.
             self._skip(ledger_id)
 
-    async def _is_worth_a_try(self, note: MarkNote, mark: Versioned[Mark]) -> bool:
-        return note.mark_version != mark.version or await self._came_back(note.bookies)
+    async def _is_worth_a_try(self, ledger_id: LedgerId, note: MarkNote, mark: Versioned[Mark]) -> bool:
+        if note.mark_version != mark.version or await self._came_back(note.bookies):
+            return True
+        return not await self._exists(ledger_id)
+
+    async def _exists(self, ledger_id: LedgerId) -> bool:
+        try:
+            await self._tools.context.ledgers.read(ledger_id)
+        except NoSuchLedgerError:
+            return False
+        return True
 
     async def _came_back(self, before: Mapping[str, int]) -> bool:
         now = {bookie: await self._roster.registered_at_ms(BookieId(bookie)) or 0 for bookie in before}

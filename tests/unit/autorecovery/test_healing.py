@@ -10,12 +10,13 @@ import pytest
 
 from magnetar.autorecovery.drain import Decommission, Drain
 from magnetar.autorecovery.marking import Marker
-from magnetar.autorecovery.repair import LedgerRepair
+from magnetar.autorecovery.repair import LedgerRepair, Outcome
 from magnetar.autorecovery.service import AutoRecovery
 from magnetar.errors import LedgerFencedError
-from magnetar.ids import BookieId
+from magnetar.ids import BookieId, LedgerId
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata.bookkeeper.recovery_nodes import MarkState, set_disabled
+from magnetar.metadata.bookkeeper.underreplication import UnderreplicationMarks
 from magnetar.testing.waiting import until
 from tests.unit.autorecovery.healing import Clinic, clinic, payload
 
@@ -404,3 +405,70 @@ async def test_failed_part_of_the_service_begins_again(monkeypatch: pytest.Monke
         await world.wait_healed([ledger], without=lost)
         assert service.restarts == 1
         await assert_whole(world, ledger)
+
+
+# --- workers that meet errors -----------------------------------------------------------------------------------------
+
+
+async def test_unrepairable_ledger_that_is_deleted_loses_its_mark_although_other_marks_come_and_go() -> None:
+    async with clinic(4) as world:
+        ledger = await world.write(6, (2, 1, 1))
+        await lose_one(world, ledger)
+        await until(lambda: world.is_state(ledger, MarkState.UNREPAIRABLE), "it is unrepairable")
+        await world.client.delete(ledger)
+        for missing in range(1_000, 1_008):
+            await asyncio.sleep(100)
+            await world.marks.mark(LedgerId(missing), [world.cluster.bookie_ids[0]], 1)
+        await world.wait_healed([])
+        assert await world.notes.read(ledger) is None
+
+
+async def test_ledger_whose_repair_fails_unexpectedly_is_tried_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = 0
+
+    async def broken(_: LedgerRepair) -> Outcome:
+        nonlocal tries
+        tries += 1
+        raise RuntimeError("a bug")
+
+    async with clinic(4) as world:
+        ledger = await world.write(5)
+        monkeypatch.setattr(LedgerRepair, "run", broken)
+        await world.marks.mark(ledger, [world.cluster.bookie_ids[0]], 1)
+        await asyncio.sleep(10)
+        assert 2 <= tries <= 100
+        monkeypatch.undo()
+        await world.wait_healed([ledger])
+
+
+async def test_lock_that_was_taken_by_the_next_session_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = UnderreplicationMarks.lock
+    is_first = True
+    async with clinic(4) as world:
+        ledger = await world.write(5)
+
+        async def interrupted(marks: UnderreplicationMarks, ledger_id: LedgerId, worker: str) -> bool:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                await world.cluster.server.expire(world.sessions[0])  # type: ignore[arg-type]
+            return await lock(marks, ledger_id, worker)
+
+        monkeypatch.setattr(UnderreplicationMarks, "lock", interrupted)
+        await world.marks.mark(ledger, [world.cluster.bookie_ids[0]], 1)
+        await world.wait_healed([ledger])
+        assert not is_first
+
+
+async def test_process_ends_soon_although_its_locks_cannot_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    async with clinic(5) as world:
+        ledger = await world.write(20)
+        await lose_one(world, ledger)
+        await held.reached.wait()
+        world.cluster.server.cut(world.sessions[0])  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            await world.services[0].aclose()
+        world.cluster.server.mend(world.sessions[0])  # type: ignore[arg-type]
