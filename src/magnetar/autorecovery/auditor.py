@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -72,6 +72,10 @@ class Auditor:
         self._checks = LedgerChecks(tools, self.marker)
         self._watch = LossWatch(max_percent=self._config.lost_bookies_max_percent)
         self._known: dict[BookieId, None] = {}
+        self._seen: dict[BookieId, None] = {}
+        """Bookies that were registered at some time since the last look began."""
+        self._leftovers: dict[BookieId, None] = {}
+        """Bookies of which only their cookies were left at the last audit: they have nothing to lose."""
         self._drained: dict[BookieId, None] = {}
         """Bookies that are being decommissioned, whose ledgers were marked."""
         self._delay_s = self._config.lost_bookie_delay_s
@@ -86,7 +90,7 @@ class Auditor:
         """Ledgers whose bookies break the rules of placement, when that was checked last."""
 
     async def run(self) -> None:
-        unlisten = self._roster.listen(self._wake.set)
+        unlisten = self._roster.listen(self._on_roster)
         works: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("auditor-losses", self._watch_losses),
             ("auditor-delay", self._follow_delay),
@@ -99,6 +103,10 @@ class Auditor:
             await run_together(works)
         finally:
             unlisten()
+
+    def _on_roster(self) -> None:
+        self._seen.update(dict.fromkeys(self._roster.registered))
+        self._wake.set()
 
     def request_audit(self, *, force: bool = False) -> None:
         self._wants_audit = True
@@ -129,17 +137,28 @@ class Auditor:
             await self._tell("disabled", "auto-recovery is disabled for the whole cluster")
             return None
         await self._marks.prepare()
-        settled = await self._settled()
-        wants_audit, is_forced = self._wants_audit, self._is_forced
-        await self._learn_bookies()
-        index: dict[BookieId, list[LedgerId]] | None = None
-        if wants_audit:
-            index = await self._index()
-            self._known.update(dict.fromkeys(index))
+        wants_audit, self._wants_audit = self._wants_audit, False
+        is_forced, self._is_forced = self._is_forced, False
+        seen, self._seen = self._seen | dict.fromkeys(sorted(self._roster.registered)), {}
+        try:
+            return await self._look_at(seen, wants_audit=wants_audit, is_forced=is_forced)
+        except BaseException:  # What was asked for meanwhile is kept, too.
+            self._wants_audit = self._wants_audit or wants_audit
+            self._is_forced = self._is_forced or is_forced
+            self._seen = seen | self._seen
+            raise
+
+    async def _look_at(self, seen: dict[BookieId, None], *, wants_audit: bool, is_forced: bool) -> float | None:
+        """Everything is decided for the bookies as they are now: what comes and goes meanwhile, the next look decides,
+        since of such a bookie only some of the ledgers would be found."""
+        registered, draining_now = self._roster.registered, self._roster.draining
+        settled = await self._settled(seen)
+        index = await self._index(registered, draining_now) if wants_audit else None
+        await self._learn_bookies(seen, index)
         verdict = self._watch.look(
             asyncio.get_running_loop().time(),
             known=list(self._known),
-            registered=self._roster.registered,
+            registered=registered,
             settled=settled,
             delay_s=self._delay_s,
             force=is_forced,
@@ -147,52 +166,54 @@ class Auditor:
         if verdict.holding and verdict.holding != self.holding:
             log.warning("the auditor waits: %s", verdict.holding)
         self.holding = verdict.holding
-        again = [bookie for bookie in settled if wants_audit]
-        draining = [bookie for bookie in sorted(self._roster.draining) if wants_audit or bookie not in self._drained]
+        again = settled if wants_audit else []
+        draining = [bookie for bookie in sorted(draining_now) if wants_audit or bookie not in self._drained]
         if verdict.lost or draining or (again and index):
+            if index is None:
+                index = await self._index(registered, draining_now)
             await self._mark(index, verdict.lost, [*verdict.lost, *again], draining)
         if wants_audit:
-            self._wants_audit, self._is_forced = False, False
             self.audits += 1
             await self._tidy_notes()
         self._drained = {bookie: None for bookie in self._drained if bookie in self._roster.draining}
         await self._tell("holding" if self.holding else "watching", self.holding)
         return verdict.look_again_at
 
-    async def _settled(self) -> list[BookieId]:
-        """Returns the bookies whose loss was audited, without those that are back."""
+    async def _settled(self, seen: Collection[BookieId]) -> list[BookieId]:
+        """Returns the bookies whose loss was audited, without those that came back."""
         settled = await self._lost.read()
         for bookie in settled:
-            if self._roster.is_serving(bookie):
+            if bookie in seen:
                 await self._lost.discard(bookie)
                 log.info("a lost bookie is back", extra={"bookie": bookie})
-        return [bookie for bookie in settled if not self._roster.is_serving(bookie)]
+        return [bookie for bookie in settled if bookie not in seen]
 
-    async def _learn_bookies(self) -> None:
-        """A bookie is known by its cookie, by its registration, or because a ledger names it."""
+    async def _learn_bookies(self, seen: dict[BookieId, None], index: Mapping[BookieId, list[LedgerId]] | None) -> None:
+        """A bookie is known by its registration, because a ledger names it, or by a cookie that is new."""
         try:
             cookies = bookies_in(await self._store.children(self._paths.cookies))
         except NoNodeError:
             cookies = []
-        self._known.update(dict.fromkeys([*cookies, *sorted(self._roster.registered)]))
+        self._known.update(seen)
+        if index is not None:
+            self._known.update(dict.fromkeys(index))
+            self._leftovers = {bookie: None for bookie in cookies if bookie not in self._known}
+        self._known.update({bookie: None for bookie in cookies if bookie not in self._leftovers})
 
-    async def _index(self) -> dict[BookieId, list[LedgerId]]:
-        roster = self._roster
-        return await ledgers_by_bookie(
-            self._ledgers, lambda bookie: not roster.is_serving(bookie) or bookie in roster.draining
-        )
+    async def _index(
+        self, registered: Collection[BookieId], draining: Collection[BookieId]
+    ) -> dict[BookieId, list[LedgerId]]:
+        return await ledgers_by_bookie(self._ledgers, lambda bookie: bookie not in registered or bookie in draining)
 
     async def _mark(
         self,
-        index: dict[BookieId, list[LedgerId]] | None,
+        index: Mapping[BookieId, list[LedgerId]],
         lost: tuple[BookieId, ...],
         all_lost: list[BookieId],
         draining: list[BookieId],
     ) -> None:
         reasons = dict.fromkeys(all_lost, "the bookie is lost")
         reasons |= dict.fromkeys(draining, "the bookie is being decommissioned")
-        if index is None:
-            index = await self._index()
         marked = await self.marker.mark_ledgers_of(index, reasons)
         if lost or draining or marked:
             log.warning(
@@ -209,8 +230,9 @@ class Auditor:
     async def _tidy_notes(self) -> None:
         """Deletes notes without a mark: of marks that were cleared by Apache's workers, or before their note came."""
         async for ledger_id in list_tree(self._store, self._nodes.notes):
-            if await self._marks.read_versioned(ledger_id) is None:
-                await self._notes.delete(ledger_id)
+            with contextlib.suppress(MalformedMetadataError):  # Then a mark exists.
+                if await self._marks.read_versioned(ledger_id) is None:
+                    await self._notes.delete(ledger_id)
 
     async def _tell(self, state: str, why: str) -> None:
         away = sorted(self._watch.away)

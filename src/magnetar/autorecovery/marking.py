@@ -78,7 +78,11 @@ class Marker:
     async def mark(self, ledger_id: LedgerId, reasons: Mapping[BookieId, str]) -> bool:
         """Reports whether anything was new. `reasons`: bookie → why its copies are missing or of no use."""
         now_ms = self._wall_ms()
-        if not await self._try_mark(ledger_id, list(reasons), now_ms):
+        try:
+            if not await self._try_mark(ledger_id, list(reasons), now_ms):
+                return False
+        except MalformedMetadataError as error:  # One such mark must not keep all other ledgers from theirs.
+            log.error("a ledger cannot be marked: delete its mark: %s", error, extra={"ledger_id": ledger_id})
             return False
         self.marked += 1
         try:
