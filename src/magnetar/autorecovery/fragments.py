@@ -82,12 +82,22 @@ def bookies_with_entries(metadata: LedgerMetadata) -> frozenset[BookieId]:
     """Returns the bookies that hold entries of the ledger, or may get some. A closed ledger that is empty has none."""
     found: set[BookieId] = set()
     if not metadata.is_closed:
-        for fragment in metadata.fragments:
-            found.update(fragment.ensemble)
+        for number in range(len(metadata.fragments)):
+            found.update(bookies_of_fragment(metadata, number))
         return frozenset(found)
     for part in settled_fragments(metadata, metadata.last_entry_id):
         found.update(part.ensemble[position] for position in part.positions if part.held(position))
     return frozenset(found)
+
+
+def bookies_of_fragment(metadata: LedgerMetadata, number: int) -> tuple[BookieId, ...]:
+    """Returns the bookies of an open ledger's fragment that hold entries of it, or may get some."""
+    fragment = metadata.fragments[number]
+    if number == len(metadata.fragments) - 1:
+        return fragment.ensemble
+    last = metadata.fragments[number + 1].first_entry_id - 1
+    part = FragmentRange(number, fragment.first_entry_id, last, fragment.ensemble, metadata.write_quorum)
+    return tuple(part.ensemble[position] for position in part.positions if part.held(position))
 
 
 # --- what is wrong, and what follows ----------------------------------------------------------------------------------

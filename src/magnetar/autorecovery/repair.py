@@ -28,6 +28,7 @@ from magnetar.autorecovery.fragments import (
     Fault,
     FragmentRange,
     Targets,
+    bookies_of_fragment,
     entries_without,
     ranges_text,
     settled_fragments,
@@ -75,6 +76,8 @@ class Outcome:
     """The entries that are lost."""
     ledger_version: int | None = None
     """Of REPAIRED: the version of the metadata that was looked at last."""
+    lac: int = NO_ENTRY
+    """Of NEEDS_CLOSE: up to where the end of the ledger was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +116,11 @@ class LedgerRepair:
         *,
         is_ours: Callable[[], bool] = lambda: True,
         is_patient: bool = True,
+        old_lac: int | None = None,
     ) -> None:
         """`named`: the bookies that the mark names, of which every entry is examined. `is_ours`: whether the lock of
-        the ledger is still held. `is_patient`: a silent bookie may still answer; otherwise it counts as lost."""
+        the ledger is still held. `is_patient`: a silent bookie may still answer; otherwise it counts as lost.
+        `old_lac`: the LAC before the grace time. A later entry may still be on its way to a slow bookie."""
         self._ledger_id = ledger_id
         self._named = frozenset(named)
         self._tools = tools
@@ -123,6 +128,7 @@ class LedgerRepair:
         self._progress = progress
         self._is_ours = is_ours
         self._is_patient = is_patient
+        self._old_lac = old_lac
         self._refused: dict[BookieId, None] = {}
         """Bookies that took no copies during this try."""
 
@@ -318,22 +324,24 @@ class LedgerRepair:
                 bookie = fragment.ensemble[defects[0].position]
                 return Outcome(OutcomeKind.WAIT, f"the check after the repair failed: bookie {bookie}: "
                                f"{defects[0].fault.value}")  # fmt: skip
-        if why := self._end_without_bookie(metadata, lac) or await self._end_with_faults(metadata, lac, examiner):
-            return Outcome(OutcomeKind.NEEDS_CLOSE, why)
+        if why := self._end_without_bookie(metadata, lac):
+            return Outcome(OutcomeKind.NEEDS_CLOSE, why, lac=lac)
+        if outcome := await self._end_with_faults(metadata, lac, examiner):
+            return outcome
         return Outcome(OutcomeKind.REPAIRED, ledger_version=stored.version)
 
     def _end_without_bookie(self, metadata: LedgerMetadata, lac: int) -> str:
         """Returns why the end of an open ledger has to be repaired; nothing if its bookies are all there."""
         roster = self._tools.roster
         for number in unsettled_numbers(metadata, lac):
-            for bookie in metadata.fragments[number].ensemble:
+            for bookie in bookies_of_fragment(metadata, number):
                 if not roster.is_serving(bookie):
                     return f"the ledger is open, and bookie {bookie} of its end is not registered"
                 if bookie in roster.draining:
                     return f"the ledger is open, and bookie {bookie} of its end is being decommissioned"
         return ""
 
-    async def _end_with_faults(self, metadata: LedgerMetadata, lac: int, examiner: Examiner) -> str:
+    async def _end_with_faults(self, metadata: LedgerMetadata, lac: int, examiner: Examiner) -> Outcome | None:
         """Looks at what the bookies that the mark names have of the confirmed entries of an open ledger's end."""
         for number in unsettled_numbers(metadata, lac):
             first, ensemble = metadata.fragments[number].first_entry_id, metadata.fragments[number].ensemble
@@ -342,8 +350,15 @@ class LedgerRepair:
             fragment = FragmentRange(number, first, lac, ensemble, metadata.write_quorum)
             for defect in await examiner.defects(fragment, self._looks_at_all_of):
                 if ensemble[defect.position] in self._named and defect.fault is not Fault.SILENT:
-                    return f"the ledger is open, and bookie {ensemble[defect.position]}: {defect.fault.value}"
-        return ""
+                    why = f"the ledger is open, and bookie {ensemble[defect.position]}: {defect.fault.value}"
+                    return Outcome(
+                        OutcomeKind.WAIT if self._may_pass(defect) else OutcomeKind.NEEDS_CLOSE, why, lac=lac
+                    )
+        return None
+
+    def _may_pass(self, defect: Defect) -> bool:
+        """With Qa < Qw, a bookie gets entries after they are confirmed: its live writer must not lose the ledger."""
+        return bool(self._old_lac is not None and defect.entries and defect.entries[0] > self._old_lac)
 
     def _examiner(self, keys: LedgerKeys, metadata: LedgerMetadata) -> Examiner:
         roster, config = self._tools.roster, self._tools.config

@@ -246,7 +246,7 @@ class ReplicationWorker:
             case OutcomeKind.WAIT | OutcomeKind.NEEDS_CLOSE:
                 await self._wait(ledger_id, outcome, slot, roster)
 
-    async def _repair(self, ledger_id: LedgerId, mark: Mark, generation: int) -> Outcome:
+    async def _repair(self, ledger_id: LedgerId, mark: Mark, generation: int, *, old_lac: int | None = None) -> Outcome:
         progress = self.progress[ledger_id] = CopyProgress(began_at=asyncio.get_running_loop().time())
         repair = LedgerRepair(
             ledger_id,
@@ -255,6 +255,7 @@ class ReplicationWorker:
             progress,
             is_ours=lambda: self._store.session.generation == generation,
             is_patient=self._tries.get(ledger_id, 0) < _PATIENCE_TRIES,
+            old_lac=old_lac,
         )
         reporting = asyncio.get_running_loop().create_task(self._report(ledger_id, progress), name="repair-progress")
         try:
@@ -315,7 +316,7 @@ class ReplicationWorker:
         slot.free()
         await asyncio.sleep(grace_s)
         await slot.take()
-        outcome = await self._repair(ledger_id, mark, generation)
+        outcome = await self._repair(ledger_id, mark, generation, old_lac=outcome.lac)
         if outcome.kind is not OutcomeKind.NEEDS_CLOSE or self._store.session.generation != generation:
             return outcome
         try:

@@ -71,6 +71,13 @@ def test_bookies_that_hold_nothing_of_a_closed_ledger_do_not_count() -> None:
     assert bookies_with_entries(ledger(0)) == {A, B, C}
 
 
+def test_bookies_that_hold_nothing_of_a_finished_fragment_of_an_open_ledger_do_not_count() -> None:
+    metadata = ledger(0, 1)
+    one_entry, end = metadata.fragments
+    metadata = replace(metadata, fragments=(one_entry, replace(end, ensemble=(A, B, D))))
+    assert bookies_with_entries(metadata) == {A, B, D}
+
+
 def closed_targets(swaps: dict[int, BookieId]) -> tuple[LedgerMetadata, Targets]:
     metadata = ledger(0, 5, last=9)
     return metadata, Targets(settled_fragments(metadata, -1)[1], swaps)

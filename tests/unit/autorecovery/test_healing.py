@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
+from magnetar.autorecovery.copy import CopySink
 from magnetar.autorecovery.drain import Decommission, Drain
 from magnetar.autorecovery.marking import Marker
 from magnetar.autorecovery.repair import LedgerRepair, Outcome
 from magnetar.autorecovery.service import AutoRecovery
 from magnetar.errors import LedgerFencedError
 from magnetar.ids import BookieId, LedgerId
+from magnetar.ledger.metadata import stored_keys
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metadata.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata.bookkeeper.recovery_nodes import MarkState, set_disabled
 from magnetar.metadata.bookkeeper.underreplication import UnderreplicationMarks
 from magnetar.testing.waiting import until
+from magnetar.wire.bookkeeper.frames import Flag
+from magnetar.wire.bookkeeper.hot_path import AddEncoder
 from tests.unit.autorecovery.healing import Clinic, clinic, payload
 
 pytestmark = pytest.mark.virtual_time
@@ -326,6 +331,65 @@ async def test_mark_on_a_ledger_that_is_written_disturbs_nothing() -> None:
         await world.wait_healed([ledger])
         await writer.close()
         await assert_whole(world, ledger)
+
+
+class RawWriter:
+    """Writes to each bookie of an open ledger what a test wants, by the protocol of a writer."""
+
+    def __init__(self, world: Clinic, writer: LedgerWriter) -> None:
+        metadata = writer.metadata
+        keys = stored_keys(metadata)
+        assert keys is not None
+        self.ledger = writer.ledger_id
+        self.ensemble = metadata.fragments[0].ensemble
+        self._header = AddEncoder(writer.ledger_id, keys.master_key, keys.digest, Flag.NONE).header
+        self._sinks = [CopySink(bookie, writer.ledger_id, world.client.context) for bookie in self.ensemble]
+
+    async def open(self) -> None:
+        for sink in self._sinks:
+            await sink.open()
+
+    async def add(self, entry: int, *positions: int) -> None:
+        body = payload(self.ledger, entry)
+        for position in positions:
+            length = sum(len(payload(self.ledger, each)) for each in range(entry + 1))
+            await self._sinks[position].add({entry: [self._header(entry, entry - 1, length, body), body]})
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+async def test_writer_one_of_whose_bookies_is_always_late_keeps_its_ledger() -> None:
+    async with clinic(4, open_ledger_grace_ms=1_000) as world:
+        raw = RawWriter(world, await world.open_writer(0, (3, 3, 2)))
+        await raw.open()
+        for entry in range(100):
+            await raw.add(entry, 0, 1)
+            if entry >= 5:
+                await raw.add(entry - 5, 2)
+            if entry == 10:
+                await world.marks.mark(raw.ledger, [raw.ensemble[2]], 1)
+            await asyncio.sleep(0.1)
+        assert (await world.metadata(raw.ledger)).state is LedgerState.OPEN
+        for entry in range(95, 100):
+            await raw.add(entry, 2)
+        raw.close()
+        await world.wait_healed([raw.ledger])
+        assert (await world.metadata(raw.ledger)).state is LedgerState.OPEN
+
+
+async def test_open_ledger_that_lacks_an_old_entry_is_closed_and_repaired() -> None:
+    async with clinic(4, open_ledger_grace_ms=1_000) as world:
+        raw = RawWriter(world, await world.open_writer(0, (3, 3, 2)))
+        await raw.open()
+        for entry in range(10):
+            await raw.add(entry, *([0, 1] if entry == 3 else [0, 1, 2]))
+        raw.close()
+        await world.marks.mark(raw.ledger, [raw.ensemble[2]], 1)
+        await world.wait_healed([raw.ledger])
+        assert (await world.metadata(raw.ledger)).state is LedgerState.CLOSED
+        await assert_whole(world, raw.ledger)
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
