@@ -170,6 +170,7 @@ class Auditor:
         draining = [bookie for bookie in sorted(draining_now) if wants_audit or bookie not in self._drained]
         if verdict.lost or draining or (again and index):
             if index is None:
+                await self._tell("watching", "")  # Who is away: the search may take long.
                 index = await self._index(registered, draining_now)
             await self._mark(index, verdict.lost, [*verdict.lost, *again], draining)
         if wants_audit:

@@ -42,10 +42,10 @@ class RecoveryStatus:
         self._notes = RecoveryNotes(store, self._nodes)
 
     async def read(self) -> Document:
+        auditor = await self._auditor_says()  # Before the marks: who is away no longer, has them already.
         marked = [ledger_id async for ledger_id in self._marks.list()]
         notes = await self.notes(marked[:NOTES_MAX])
         states = Counter(note.state.value for note in notes)
-        auditor = await self._auditor_says()
         busy = [note for note in notes if note.state is MarkState.REPAIRING and note.seconds > 0]
         return {
             "enabled": not await is_disabled(self._store, self._nodes),

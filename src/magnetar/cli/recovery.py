@@ -97,12 +97,12 @@ def status(
 
 
 async def _watch_marks(found: RecoveryStatus, as_json: bool) -> None:
-    """Ends when no ledger is marked, except those that cannot be repaired."""
+    """Ends when nothing is left to repair, except what cannot be repaired."""
     rate, most = Rate(), 0
     with Bar() as bar:
         while True:
             document = await found.read()
-            left = document["marked_ledgers"] - document["states"]["unrepairable"]
+            left = _left(document)
             most = max(most, left)
             rate.on_sample(time.monotonic(), left)
             if as_json:
@@ -110,11 +110,22 @@ async def _watch_marks(found: RecoveryStatus, as_json: bool) -> None:
             else:
                 speed = f"{rate.per_second:.1f} ledgers/s, {document['bytes_per_s'] / 1e6:.1f} MB/s"
                 bar.show(f"repairing {_eta(rate)}, {speed}", most - left, most or None)
-            if left <= 0:
+            if not is_repairing(document):
                 break
             await asyncio.sleep(_WATCH_S)
     if not as_json:
         print_fields(document, as_json)
+
+
+def is_repairing(document: Document) -> bool:
+    """Also while a bookie is away whose ledgers the auditor may still mark."""
+    decides = document["enabled"] and document["auditor"] is not None
+    return _left(document) > 0 or bool(decides and document["away"])
+
+
+def _left(document: Document) -> int:
+    left: int = document["marked_ledgers"] - document["states"]["unrepairable"]
+    return left
 
 
 def _eta(rate: Rate) -> str:

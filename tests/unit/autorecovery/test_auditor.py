@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.autorecovery.auditor import Auditor
+from magnetar.autorecovery.status import RecoveryStatus
 from magnetar.ids import BookieId
 from magnetar.metadata.bookkeeper.recovery_nodes import BookieSet, PeriodicCheck, request_audit
 from magnetar.metadata.bookkeeper.underreplication import mark_path
@@ -189,6 +190,26 @@ async def test_bookie_that_is_back_and_lost_again_during_an_audit_is_audited_aga
         await request_audit(world.store, world.nodes, 0)
         await until(lambda: bool(ledgers), "the ledgers were read")
         await world.wait_healed(ledgers, without=lost)
+
+
+async def test_lost_bookie_is_told_as_away_until_its_ledgers_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Auditor._index
+    told = []
+    async with clinic(5) as world:
+        status = RecoveryStatus(world.store, world.cluster.paths)
+        ledger = await world.write(10)
+        lost = world.member(await world.metadata(ledger))
+        await until(lambda: world.is_auditor("watching"), "it is the auditor")
+
+        async def noted(auditor: Auditor, *arguments: Any) -> Any:
+            told.append((await status.read())["away"])
+            return await read(auditor, *arguments)
+
+        monkeypatch.setattr(Auditor, "_index", noted)
+        await world.cluster.kill(lost)
+        await world.wait_healed([ledger], without=lost)
+        assert told == [[lost]]
+        assert (await status.read())["away"] == []
 
 
 async def test_bookies_of_which_only_their_cookies_are_left_do_not_count_as_away() -> None:

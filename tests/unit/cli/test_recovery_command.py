@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from magnetar.cli.recovery import explanation
+from magnetar.cli.recovery import explanation, is_repairing
 from magnetar.metadata.bookkeeper.recovery_nodes import MarkNote, MarkState
 
 FRAGMENT = {"first_entry": 0, "last_entry": 9, "bookies": ["a:1", "b:1"], "away": ["a:1"], "decommissioning": []}
@@ -58,3 +58,12 @@ def test_mark_that_apache_made_has_no_reason_and_a_deleted_ledger_is_named_so() 
     )
     assert lines[0] == "ledger 7 does not exist: it was deleted, or never created"
     assert lines[2] == "bookies without good copies: a:1 (the reason was not recorded)"
+
+
+def test_watch_goes_on_while_ledgers_are_marked_or_a_bookie_is_away_that_the_auditor_will_decide_about() -> None:
+    idle = {"enabled": True, "auditor": "b:1", "away": [], "marked_ledgers": 2, "states": {"unrepairable": 2}}
+    assert not is_repairing(idle)
+    assert is_repairing(idle | {"marked_ledgers": 3})
+    assert is_repairing(idle | {"away": ["a:1"]})
+    assert not is_repairing(idle | {"away": ["a:1"], "auditor": None})
+    assert not is_repairing(idle | {"away": ["a:1"], "enabled": False})
