@@ -10,6 +10,8 @@ Order:     a ledger that is marked already gets the bookies that its mark does n
            marked again in between stays marked. The delete is one transaction with a check that the lock exists, so
            that a worker whose lock was taken away deletes nothing, and with a check of the ledger's own version: what
            a worker has looked at must still be true.
+           A mark of a locked ledger is written again even if it names all of the bookies already, for its new version:
+           its worker may have looked at a bookie that came back, before it was lost again.
 Read next: recovery_nodes.py (what else is below underreplication), proto/underreplication.proto
 """
 
@@ -202,12 +204,12 @@ class UnderreplicationMarks:
         path = mark_path(self._paths, ledger_id)
         for _ in range(_TRIES_MAX):
             try:
-                return await self._try_mark(path, tuple(replicas), now_ms)
+                return await self._try_mark(ledger_id, path, tuple(replicas), now_ms)
             except (NodeExistsError, NoNodeError, BadVersionError):  # It was marked, repaired or marked again since.
                 continue
         raise MetadataError(f"the mark of ledger {ledger_id} changes faster than it can be written: try again")
 
-    async def _try_mark(self, path: str, replicas: tuple[BookieId, ...], now_ms: int) -> bool:
+    async def _try_mark(self, ledger_id: LedgerId, path: str, replicas: tuple[BookieId, ...], now_ms: int) -> bool:
         node = await self._store.get(path)
         if node is None:
             await self._store.create(path, encode_mark(Mark(replicas, now_ms)), make_parents=True)
@@ -216,6 +218,8 @@ class UnderreplicationMarks:
         added = tuple(replica for replica in replicas if replica not in known)
         if added:
             await self._store.put(path, encode_mark(Mark(known + added, now_ms)), node.version)
+        elif await self._store.get(lock_path(self._paths, ledger_id)) is not None:
+            await self._store.put(path, node.value, node.version)
         return bool(added)
 
 

@@ -71,6 +71,22 @@ async def test_mark_that_was_renewed_is_not_cleared(store: MetadataStore) -> Non
     assert await marks.read(LEDGER) is not None
 
 
+async def test_mark_that_is_made_again_for_the_same_bookie_during_a_repair_is_not_cleared(store: MetadataStore) -> None:
+    marks = UnderreplicationMarks(store, PATHS)
+    await marks.prepare()
+    await marks.mark(LEDGER, [A], 1)
+    assert not await marks.mark(LEDGER, [A], 2)
+    found = await marks.read_versioned(LEDGER)
+    assert found is not None
+    assert found.version == 0  # No worker has it: it is written once.
+    assert await marks.lock(LEDGER, "worker")
+    assert not await marks.mark(LEDGER, [A], 3)
+    assert not await marks.clear(LEDGER, found.version)
+    renewed = await marks.read_versioned(LEDGER)
+    assert renewed is not None
+    assert renewed.value == found.value
+
+
 async def test_mark_is_not_cleared_without_its_lock(store: MetadataStore) -> None:
     marks = UnderreplicationMarks(store, PATHS)
     await marks.prepare()
