@@ -54,7 +54,6 @@ _PATIENCE_TRIES: Final = 3  # After this many tries, a bookie that is registered
 _PAUSE_FIRST_S: Final = 0.5
 _NOTE_AFTER_S: Final = 1.0  # Short repairs write no progress.
 _NOTE_EVERY_S: Final = 2.0
-_UNLOCK_TRIES: Final = 20
 _TIDY_S: Final = 2.0  # At the end: the session's own end gives locks back, too.
 _REMEMBERED_MAX: Final = 10_000
 _SKIPPED_LOOK_S: Final = 600.0  # Between two times that the notes of unrepairable ledgers are read again.
@@ -193,7 +192,7 @@ class ReplicationWorker:
                     async with asyncio.timeout(_TIDY_S):
                         await self._marks.unlock(ledger_id)
                 raise
-            except BaseException:
+            except Exception:
                 await self._unlock(ledger_id)
                 raise
             await self._unlock(ledger_id)
@@ -212,16 +211,13 @@ class ReplicationWorker:
         await asyncio.sleep(self._next_pause_s(ledger_id))
 
     async def _unlock(self, ledger_id: LedgerId) -> None:
-        """Also after the session was lost: the lock may have been taken by the next one."""
+        """Also after the session was lost: the lock may have been taken by the next one. Never gives up: no worker
+        could repair the ledger while this session has its lock."""
         backoff = Backoff(self._random)
-        for tries_left in reversed(range(_UNLOCK_TRIES)):
-            if self._store.session.state is SessionState.CLOSED:
-                return  # The lock has ended with its session.
+        while self._store.session.state is not SessionState.CLOSED:  # The lock ends with its session.
             try:
                 await self._marks.unlock(ledger_id)
             except PASSING:
-                if not tries_left:
-                    raise
                 await asyncio.sleep(backoff.next_s())
             else:
                 return

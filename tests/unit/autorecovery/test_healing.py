@@ -13,7 +13,7 @@ from magnetar.autorecovery.drain import Decommission, Drain
 from magnetar.autorecovery.marking import Marker
 from magnetar.autorecovery.repair import LedgerRepair, Outcome
 from magnetar.autorecovery.service import AutoRecovery
-from magnetar.errors import LedgerFencedError
+from magnetar.errors import LedgerFencedError, MetadataUnavailableError
 from magnetar.ids import BookieId, LedgerId
 from magnetar.ledger.metadata import stored_keys
 from magnetar.ledger.writing.writer import LedgerWriter
@@ -524,6 +524,30 @@ async def test_lock_that_was_taken_by_the_next_session_is_given_back(monkeypatch
         await world.marks.mark(ledger, [world.cluster.bookie_ids[0]], 1)
         await world.wait_healed([ledger])
         assert not is_first
+
+
+async def test_lock_is_given_back_after_a_long_outage_that_the_session_survives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unlock = UnderreplicationMarks.unlock
+    failures = 0
+
+    async def refused(marks: UnderreplicationMarks, ledger_id: LedgerId) -> None:
+        nonlocal failures
+        if failures < 50:
+            failures += 1
+            raise MetadataUnavailableError("no quorum")
+        await unlock(marks, ledger_id)
+
+    async with clinic(4) as world:
+        ledger = await world.write(5)
+        monkeypatch.setattr(UnderreplicationMarks, "unlock", refused)
+        await world.marks.mark(ledger, [world.cluster.bookie_ids[0]], 1)
+
+        async def is_given_back() -> bool:
+            return failures == 50 and await world.marks.holder(ledger) is None
+
+        await until(is_given_back, "the lock is given back", seconds=600)
 
 
 async def test_process_ends_soon_although_its_locks_cannot_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
