@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from magnetar.broker.kafka.producer_states import ProducerStates, is_idempotent
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.errors import KafkaRefusedError, MagnetarError, MalformedEntryError
+from magnetar.errors import KafkaRefusedError, MagnetarError, MalformedEntryError, TopicFencedError
 from magnetar.runtime.slices import Slices
 from magnetar.topic.entry_format import kafka
 from magnetar.topic.entry_format.conversions import Conversions
@@ -228,10 +228,13 @@ class Partition:
                 self._learning = asyncio.get_running_loop().create_task(self._learn(), name="learn Kafka producers")
             learning = self._learning
             try:
-                await asyncio.shield(learning)
+                await asyncio.wait([learning])
             finally:
                 if learning.done() and self._learning is learning:
                     self._learning = None
+            if learning.cancelled():  # By `close`. The request itself was not cancelled.
+                raise TopicFencedError(f"{self.topic.name} was unloaded: look it up again")
+            learning.result()
         assert self.producers is not None
         return self.producers
 

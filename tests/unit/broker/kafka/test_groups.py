@@ -24,6 +24,7 @@ from magnetar.wire.kafka.group_tables import (
     SYNC_GROUP,
 )
 from tests.unit.broker.kafka.kafka_world import KafkaTalker, KafkaWorld, kafka_world
+from tests.unit.broker.pulsar.broker_world import TIMEOUT_S
 
 LONG_MS = 60_000
 SETTINGS = {"enabled": True, "port": 0, "offsets_partitions": 1, "group_session_timeout_ms_min": 1}
@@ -298,6 +299,45 @@ def is_waiting(world: KafkaWorld, client: Client) -> bool:
     assert shared is not None
     (coordinator,) = shared.coordinators._serving.values()
     return coordinator.groups["g"].members[client.member_id].syncing is not None
+
+
+async def test_a_request_is_answered_if_the_coordinator_ends_while_it_loads(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = asyncio.Event()
+
+    async def load(self: Coordinator) -> None:
+        loading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Coordinator, "_load", load)
+    client = Client(world)
+    asking = asyncio.ensure_future(client.heartbeat())
+    async with asyncio.timeout(TIMEOUT_S):
+        await loading.wait()
+    shared = world.kafka_front_end._shared
+    assert shared is not None
+    (coordinator,) = shared.coordinators._serving.values()
+    coordinator.close()
+    assert await asking == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_coordinator_that_ended_as_it_was_loaded_does_not_say_that_nothing_was_committed(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(world)
+    assert await client.commit(1) == 0
+    await world.broker.service.topics.unload(OFFSETS)
+    original = Coordinator._load
+
+    async def load(self: Coordinator) -> None:
+        await original(self)
+        self.partition.close()
+
+    monkeypatch.setattr(Coordinator, "_load", load)
+    asked = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}]}
+    answer = await client.talker.request(OFFSET_FETCH, {"groups": [asked]})
+    assert answer["groups"][0]["error_code"] == ErrorCode.NOT_COORDINATOR
 
 
 async def test_a_commit_that_cannot_be_stored_sends_the_client_to_another_coordinator(world: KafkaWorld) -> None:

@@ -118,10 +118,13 @@ class Coordinator:
             self._loading = self._loop.create_task(self._load(), name="load Kafka groups")
         loading = self._loading
         try:
-            await asyncio.shield(loading)
+            await asyncio.wait([loading])
         finally:
             if loading.done() and self._loading is loading:
                 self._loading = None
+        if loading.cancelled():  # By `close`. The request itself was not cancelled, and needs an answer.
+            raise not_coordinator()
+        loading.result()
 
     async def _load(self) -> None:
         self.groups.clear()

@@ -79,6 +79,8 @@ class Coordinators:
                 self._serving.pop(ended).close()
             coordinator = self._serving[partition] = Coordinator(partition, self._service, self._config)
         await coordinator.load()
+        if partition.is_closed:  # It ended meanwhile, and its groups are forgotten: they are not without offsets.
+            raise not_coordinator()
         return coordinator
 
     async def _topic_of(self, group: str) -> TopicName:
