@@ -19,6 +19,7 @@ from magnetar.broker.pulsar.values import NO_REQUEST
 from magnetar.broker.subscriptions.consumer import Consumer, Delivery
 from magnetar.broker.topics.topic import SubscriptionLike, Topic
 from magnetar.errors import MagnetarError
+from magnetar.topic.entry_format.kafka import is_kafka
 from magnetar.wire.pulsar.encode import encode_ack_error, encode_ack_response, encode_message_head
 from magnetar.wire.pulsar.entry import body_offset_of
 from magnetar.wire.pulsar.frames import VERSION_BROKER_ENTRY_METADATA, Buffer
@@ -72,6 +73,8 @@ class ConsumerHandle:
             start = body_offset_of(data)
             if start < len(data) and not data[start]:  # Without a checksum, as all entries of Kafka's.
                 data = converted(entry)
+                if data is entry.data and ack_set is None and is_kafka(data):  # One message, where many were counted.
+                    self.session.loop.call_soon(self._give_permits_back, entry.messages - 1)
             offset = 0 if gives_header else start
             ledger_id, entry_id = entry.position
             length = len(data) - offset
@@ -82,6 +85,9 @@ class ConsumerHandle:
                 memoryview(data)[offset:],
             )
         self.session.connection.send(parts)
+
+    def _give_permits_back(self, permits: int) -> None:
+        self.subscription.flow(self.consumer, permits)
 
     def active_changed(self, is_active: bool) -> None:
         if self.session.protocol_version < _VERSION_ACTIVE_CONSUMER:

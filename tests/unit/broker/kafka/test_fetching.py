@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from crc32c import crc32c
+
 from magnetar.config.kafka import KafkaConfig
 from magnetar.names import TopicName
 from magnetar.testing.waiting import until
 from magnetar.topic.entry_format.head import read_body
-from magnetar.wire.kafka.batches import read_head
+from magnetar.wire.kafka.batches import HEAD_BYTES, Record, encode_batch, read_head
+from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.wire.kafka.tables import FETCH, METADATA
 from magnetar.wire.pulsar.entry import messages_of_batch
@@ -180,3 +183,24 @@ async def test_a_consumer_of_pulsar_gets_a_batch_of_kafka_as_one_of_pulsar(world
     topic = await world.topic("t")
     (consumer,) = topic.subscriptions["s"].consumers
     assert consumer.permits == 8
+
+
+async def test_a_batch_that_cannot_be_converted_costs_a_consumer_of_pulsar_one_permit(world: KafkaWorld) -> None:
+    pulsar, talker = await world.talker(), world.kafka()
+    await talker.make("t")
+    await pulsar.subscribe("t", "s")
+    damaged = encode_batch([Record(delta, 1_000, None, b"v") for delta in range(3)], codec=Codec.GZIP)
+    damaged = with_content(damaged, b"no gzip at all")
+    for _ in range(4):
+        assert (await talker.produce("t", damaged))["error_code"] == 0
+    pulsar.flow(4)
+    for _ in range(4):
+        await pulsar.message()
+
+
+def with_content(batch: bytes, content: bytes) -> bytes:
+    """Returns a batch with these bytes in place of its records, and their checksum."""
+    changed = bytearray(batch[:HEAD_BYTES] + content)
+    changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
