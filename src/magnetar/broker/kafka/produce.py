@@ -5,7 +5,7 @@ Order:     Batches of one connection are appended in the order of its requests, 
 Failure:   Each partition has its own error. A batch is refused if it is damaged, of an old format, too large, or a
            control batch; if its sequence numbers are wrong; or by a policy of the topic. With acks=0 there is no answer
            at all; after an error the connection is closed, so that the client looks the topic up again.
-Limits:    The broker's publish memory; the log's room; partitions per connection.
+Limits:    The broker's publish memory; the log's room; partitions per connection; records of a batch.
 Read next: partition.py, producer_states.py; broker/publishing/topic_publisher.py
 """
 
@@ -24,7 +24,7 @@ from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publ
 from magnetar.errors import KafkaRefusedError, MagnetarError, ResourceLimitError
 from magnetar.runtime.gather import gather_bounded
 from magnetar.topic.entry_format.kafka import body_parts
-from magnetar.wire.kafka.batches import BatchHead, check, read_head
+from magnetar.wire.kafka.batches import HEAD_BYTES, RECORD_BYTES_MIN, BatchHead, check, read_head
 from magnetar.wire.kafka.codec import Value
 from magnetar.wire.kafka.compression import CODEC_MAX, Codec
 from magnetar.wire.kafka.error_codes import ErrorCode
@@ -36,6 +36,8 @@ _ACKS: Final = (-1, 0, 1)
 _ZSTD_SINCE: Final = 7
 _NO_SEQUENCE: Final = -1
 _OPENED_AT_ONCE: Final = 16
+_RECORDS_MAX: Final = 1_000_000
+"""Of a compressed batch, whose records are not looked at. It is the most that librdkafka can be set to."""
 
 
 class Writer:
@@ -338,6 +340,7 @@ def _checked(session: Session, part: Part, version: int) -> BatchHead:
             f"a batch of {head.records} records has base offset {head.base_offset} and last offset delta "
             f"{head.last_offset_delta}",
         )
+    _check_count(head)
     if head.is_control or head.is_transactional or head.has_append_time:
         raise KafkaRefusedError(
             ErrorCode.INVALID_RECORD, "a producer's batch has no control records, transaction or time of the server"
@@ -354,6 +357,16 @@ def _checked(session: Session, part: Part, version: int) -> BatchHead:
             f"timestamp {head.max_timestamp} is more than {config.timestamp_after_max_ms} ms after the broker's time",
         )
     return head
+
+
+def _check_count(head: BatchHead) -> None:
+    """Refuses a number that cannot be true: permits, backlogs and offsets are counted by it, in both protocols."""
+    records_max = _RECORDS_MAX if head.codec else (head.size - HEAD_BYTES) // RECORD_BYTES_MIN
+    if head.records > records_max:
+        raise KafkaRefusedError(
+            ErrorCode.INVALID_RECORD,
+            f"a batch of {head.size} bytes claims {head.records} records, and at most {records_max} are accepted",
+        )
 
 
 def _too_large(size: int, limit: int) -> KafkaRefusedError:

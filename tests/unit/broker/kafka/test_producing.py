@@ -10,6 +10,7 @@ from magnetar.config.kafka import KafkaConfig
 from magnetar.names import TopicName
 from magnetar.testing.waiting import until
 from magnetar.wire.kafka.batches import HEAD_BYTES, Record, encode_batch
+from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.error_codes import ErrorCode
 from magnetar.wire.kafka.frames import encode_request
 from magnetar.wire.kafka.tables import METADATA, PRODUCE
@@ -62,6 +63,14 @@ def _with_attributes(attributes: int) -> bytes:
     return bytes(batch)
 
 
+def _with_count(records: int, attributes: int = 0) -> bytes:
+    """A batch of one record that claims to have more."""
+    batch = bytearray(_with_attributes(attributes))
+    batch[23:27], batch[57:61] = struct.pack(">i", records - 1), struct.pack(">i", records)
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
 @pytest.mark.parametrize(
     ("batch", "code"),
     [
@@ -71,6 +80,8 @@ def _with_attributes(attributes: int) -> bytes:
         (_changed(base_offset=5), ErrorCode.INVALID_RECORD),
         (_changed(last_offset_delta=1), ErrorCode.INVALID_RECORD),
         (_changed(producer=(7, -1, 0)), ErrorCode.INVALID_RECORD),
+        (_with_count(9), ErrorCode.INVALID_RECORD),
+        (_with_count(2**31 - 1, attributes=Codec.ZSTD), ErrorCode.INVALID_RECORD),
         (_with_attributes(0x20), ErrorCode.INVALID_RECORD),
         (_with_attributes(0x10), ErrorCode.INVALID_RECORD),
         (_with_attributes(0x08), ErrorCode.INVALID_RECORD),
