@@ -61,4 +61,6 @@ def group_code_of(error: BaseException) -> int:
         return error.code
     if isinstance(error, TimeoutError):
         return ErrorCode.REQUEST_TIMED_OUT
+    if isinstance(error, EntryTooLargeError):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

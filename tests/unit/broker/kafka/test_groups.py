@@ -370,6 +370,68 @@ async def test_what_counts_is_written_again_from_time_to_time_and_read_from_ther
     assert max(each._records for each in shared.coordinators._serving.values()) < 50
 
 
+async def test_a_group_between_two_generations_joins_again_after_a_snapshot(world: KafkaWorld) -> None:
+    client = Client(world)
+    await client.join_alone()
+    await client.commit(1)
+    client._join["subscription"] = b"other"
+    await client.join()
+    await (await coordinator_of(world))._snapshot()
+    await world.broker.service.topics.unload(OFFSETS)
+    answer = await client.sync(**{client.member_id: b"new"})
+    assert answer["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID, "not its assignment of the generation before"
+    assert await client.committed() == (1, "m")
+
+
+async def test_a_snapshot_of_many_large_groups_fits_into_entries(world: KafkaWorld) -> None:
+    names = [f"g{number}" for number in range(30)]
+    for name in names:
+        client = Client(world, name, subscription=bytes(200_000), protocols=["range"])
+        await client.join_alone()
+    await (await coordinator_of(world))._snapshot()
+    await world.broker.service.topics.unload(OFFSETS)
+    assert list((await coordinator_of(world)).groups) == names
+
+
+async def test_groups_that_were_only_tried_do_not_use_up_the_limit(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_module, "GROUPS_MAX", 3)
+    for number in range(5):
+        tried = Client(world, f"tried{number}", protocols=[])
+        assert (await tried.ask_to_join())["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    client = Client(world)
+    await client.join_alone()
+    assert await client.commit(1) == 0
+
+
+@pytest.mark.parametrize(
+    ("group", "join", "code"),
+    [
+        ("g", {"subscription": bytes(300_000)}, ErrorCode.INVALID_REQUEST),
+        ("g", {"protocols": ["p" * 40_000]}, ErrorCode.INVALID_REQUEST),
+        ("g" * 40_000, {}, ErrorCode.INVALID_GROUP_ID),
+    ],
+)
+async def test_a_member_that_would_take_much_memory_is_refused(
+    world: KafkaWorld, group: str, join: dict[str, Any], code: int
+) -> None:
+    assert (await Client(world, group, **join).ask_to_join())["error_code"] == code
+
+
+async def test_a_commit_that_fits_into_no_entry_is_refused_for_good(world: KafkaWorld) -> None:
+    partitions = [
+        {"partition_index": number, "committed_offset": 1, "committed_metadata": "m" * 4_096} for number in range(1_500)
+    ]
+    request = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": "t", "partitions": partitions}],
+    }
+    answer = await Client(world).talker.request(OFFSET_COMMIT, request)
+    assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
 async def coordinator_of(world: KafkaWorld, group: str = "g") -> Coordinator:
     shared = world.kafka_front_end._shared
     assert shared is not None

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from magnetar.broker.kafka.groups.group import Committed, Group, Member, Settings
+from magnetar.broker.kafka.groups.group import Committed, Group, Member, Settings, State
 from magnetar.broker.kafka.partition import LEADER_EPOCH, Partition
 from magnetar.broker.publishing.producers import Producer, ProducerOptions, Publish
 from magnetar.broker.service import BrokerService
@@ -43,6 +43,7 @@ GROUPS_MAX: Final = 10_000
 _SNAPSHOT_PROPERTY: Final = "kafka.snapshot"
 _SNAPSHOT_RECORDS: Final = 10_000
 _BATCH_RECORDS: Final = 500
+_BATCH_BYTES: Final = 2**20
 _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 4 * 2**20
 _RECORDS_BYTES_MAX: Final = 16 * 2**20
@@ -91,11 +92,18 @@ class Coordinator:
         found = self.groups.get(name)
         if found is None and create:
             if len(self.groups) >= GROUPS_MAX:
+                self._forget_unused()
+            if len(self.groups) >= GROUPS_MAX:
                 raise KafkaRefusedError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE, f"this partition has {GROUPS_MAX} groups, which is the limit"
                 )
             found = self.groups[name] = Group(name, self._settings)
         return found
+
+    def _forget_unused(self) -> None:
+        """Removes groups that were only tried: nothing of them is stored."""
+        for group in [each for each in self.groups.values() if each.is_unused]:
+            del self.groups[group.name]
 
     def close(self) -> None:
         self.partition.unwatch(self._on_tail)
@@ -211,6 +219,7 @@ class Coordinator:
     async def expire(self) -> None:
         """Deletes the offsets that no client has used for the retention of offsets, and groups without any."""
         before_ms = self._entropy.wall_ms() - self._retention_ms
+        self._forget_unused()
         for group in list(self.groups.values()):
             if group.members or self._pending:  # A commit may be among what is pending: the next round looks again.
                 continue
@@ -246,7 +255,8 @@ class Coordinator:
             group.close(not_coordinator())
             del self.groups[group.name]
 
-    def _group_record(self, group: Group) -> Record:
+    def _group_record(self, group: Group, members: Mapping[str, Member] | None = None) -> Record:
+        """`members`: all of the group's if none are given."""
         now_ms = self._entropy.wall_ms()
         if group.members:
             group.empty_since_ms = None
@@ -259,7 +269,10 @@ class Coordinator:
             "protocol": group.protocol,
             "leader": group.leader,
             "current_state_timestamp": now_ms if group.empty_since_ms is None else group.empty_since_ms,
-            "members": [_member_fields(member, group.protocol) for member in group.members.values()],
+            "members": [
+                _member_fields(member, group.protocol)
+                for member in (group.members if members is None else members).values()
+            ],
         }
         key = GROUP_RECORD.encode_request({"version": _GROUP_VERSION, "group": group.name}, 0)
         return Record(0, now_ms, b"".join(key), b"".join(GROUP_RECORD.encode_response(value, 0)))
@@ -317,11 +330,8 @@ class Coordinator:
         try:
             if self._pending:
                 return
-            records = list(self._everything())
-            appended = [
-                self._submit(records[at : at + _BATCH_RECORDS]) for at in range(0, len(records), _BATCH_RECORDS)
-            ]
             self._records = 0
+            appended = [self._submit(records) for records in _in_batches(list(self._everything()))]
             positions = [await each for each in appended]
             if positions:
                 first = positions[0]
@@ -331,8 +341,10 @@ class Coordinator:
             self._is_snapshotting = False
 
     def _everything(self) -> Iterator[Record]:
+        """A group that is between two generations is written without members, so that they join again: assignments
+        of the generation before do not fit the members of the next one."""
         for group in self.groups.values():
-            yield self._group_record(group)
+            yield self._group_record(group, group.members if group.state is State.STABLE else {})
             for where, committed in group.offsets.items():
                 yield self._offset_record(group.name, where, committed)
 
@@ -365,6 +377,21 @@ class Coordinator:
 
     def close_producer(self, producer: Producer) -> None:
         """Does nothing: it is not among the topic's producers."""
+
+
+def _in_batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Splits records so that each batch fits into an entry."""
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        more = len(record.key or b"") + len(record.value or b"")
+        if batch and (len(batch) >= _BATCH_RECORDS or size + more > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += more
+    if batch:
+        yield batch
 
 
 def _deletion(record: Record) -> Record:

@@ -24,6 +24,7 @@ from magnetar.names import TopicName
 from magnetar.wire.kafka.error_codes import ErrorCode
 
 _TOPIC: Final = OFFSETS_NAMESPACE.topic("__consumer_offsets")
+_NAME_MAX: Final = 1_000
 _FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
@@ -42,8 +43,8 @@ class Coordinators:
 
     async def of(self, group: str) -> Coordinator:
         """Returns the coordinator of a group, which must be here, when its state is known."""
-        if not group:
-            raise KafkaRefusedError(ErrorCode.INVALID_GROUP_ID, "the group has no name")
+        if not 0 < len(group) <= _NAME_MAX:
+            raise KafkaRefusedError(ErrorCode.INVALID_GROUP_ID, f"the name of a group has 1 to {_NAME_MAX} characters")
         return await self._serve(await self._topic_of(group))
 
     async def all_groups(self) -> list[Group]:

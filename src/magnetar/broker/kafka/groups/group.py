@@ -100,6 +100,12 @@ class Group:
     """Whether an empty group waits for more members."""
     _has_grown: bool = False
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether it never had a member or an offset, and nobody is about to join."""
+        is_new = self.state is State.EMPTY and self.generation == 0 and self.empty_since_ms is None
+        return is_new and not (self.members or self.offsets or self._reserved)
+
     # --- joining ------------------------------------------------------------------------------------------------------
 
     async def join(self, member: Member, protocol_type: str, *, needs_id: bool) -> Value:

@@ -21,6 +21,11 @@ _REQUIRES_ID_SINCE: Final = 4
 _SEVERAL_GROUPS_SINCE: Final = 8
 _LEAVE_SEVERAL_SINCE: Final = 3
 _REBALANCE_MS_MAX: Final = 600_000
+_CLIENT_ID_MAX: Final = 249
+_TEXT_MAX: Final = 249
+_SUBSCRIPTION_BYTES_MAX: Final = 256 * 1024
+_PROTOCOL_BYTES: Final = 100
+"""What a protocol takes beside its name and metadata, about."""
 _NO_OFFSET: Final = Committed(-1, -1, "", 0)
 _FAILURES: Final = (MagnetarError, TimeoutError)
 
@@ -58,6 +63,7 @@ async def handle_join(session: Session, head: RequestHead, request: Value) -> An
             raise KafkaRefusedError(
                 ErrorCode.INVALID_SESSION_TIMEOUT, f"a session timeout of {session_ms} ms is not accepted here"
             )
+        _require_small(request)
         group = await _group(session, request["group_id"])
         return await group.join(
             _joining(session, head, request),
@@ -70,12 +76,28 @@ async def handle_join(session: Session, head: RequestHead, request: Value) -> An
         return {"error_code": code, "member_id": member_id, "protocol_name": ""}
 
 
+def _require_small(request: Value) -> None:
+    """Refuses a member that would take much memory, or that its group's record has no room for."""
+    texts = (
+        request["group_instance_id"] or "",
+        request["protocol_type"],
+        *(each["name"] for each in request["protocols"]),
+    )
+    size = sum(len(each["name"]) + len(each["metadata"]) + _PROTOCOL_BYTES for each in request["protocols"])
+    if max(map(len, texts)) > _TEXT_MAX or size > _SUBSCRIPTION_BYTES_MAX:
+        raise KafkaRefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"a member's instance id and protocol names have up to {_TEXT_MAX} characters, and its subscription "
+            f"{_SUBSCRIPTION_BYTES_MAX} bytes",
+        )
+
+
 def _joining(session: Session, head: RequestHead, request: Value) -> Member:
     session_ms, rebalance_ms = request["session_timeout_ms"], request["rebalance_timeout_ms"]
     return Member(
         request["member_id"],
         request["group_instance_id"],
-        head.client_id or "",
+        (head.client_id or "")[:_CLIENT_ID_MAX],
         "/" + session.peer.rpartition(":")[0],
         session_ms / 1000,
         min(_REBALANCE_MS_MAX, rebalance_ms if rebalance_ms >= 0 else session_ms) / 1000,
