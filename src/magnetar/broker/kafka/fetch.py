@@ -73,7 +73,7 @@ async def handle(session: Session, head: RequestHead, request: Value) -> Mapping
     wanted = [_Wanted(topic["topic"], partition) for topic in request["topics"] for partition in topic["partitions"]]
     bytes_max = min(max(0, request["max_bytes"]), session.config.fetch_bytes_max)
     wait_s = min(max(0, request["max_wait_ms"]), session.config.fetch_wait_ms_max) / 1000
-    await _fetch(session, wanted, request["min_bytes"], bytes_max, session.loop.time() + wait_s)
+    await _fetch(session, wanted, min(request["min_bytes"], bytes_max), bytes_max, session.loop.time() + wait_s)
     topics: dict[str, list[Mapping[str, Any]]] = {}
     for each in wanted:
         topics.setdefault(each.topic, []).append(each.answer())

@@ -213,9 +213,12 @@ class Partition:
         head = read_head(batch)
         if head.max_timestamp < timestamp:
             return None
-        for record in records_of(batch, head, self._conversions.decompressed_bytes_max):
-            if record.timestamp >= timestamp and head.base_offset + record.offset_delta >= start:
-                return head.base_offset + record.offset_delta, record.timestamp
+        try:
+            for record in records_of(batch, head, self._conversions.decompressed_bytes_max):
+                if record.timestamp >= timestamp and head.base_offset + record.offset_delta >= start:
+                    return head.base_offset + record.offset_delta, record.timestamp
+        except KafkaRefusedError:  # It cannot be opened here: a consumer that begins with it misses nothing.
+            return max(start, head.base_offset), head.max_timestamp
         return None
 
     # --- idempotent producers -----------------------------------------------------------------------------------------

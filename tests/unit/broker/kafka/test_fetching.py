@@ -198,6 +198,24 @@ async def test_a_batch_that_cannot_be_converted_costs_a_consumer_of_pulsar_one_p
         await pulsar.message()
 
 
+async def test_a_search_by_time_ends_at_a_batch_that_cannot_be_opened(world: KafkaWorld) -> None:
+    talker = world.kafka()
+    await talker.produced("t", b"first")
+    damaged = encode_batch([Record(delta, 5_000 + delta, None, b"v") for delta in range(3)], codec=Codec.GZIP)
+    assert (await talker.produce("t", with_content(damaged, b"no gzip at all")))["error_code"] == 0
+    answer = await talker.offset("t", 5_001)
+    assert (answer["error_code"], answer["offset"]) == (0, 1)
+
+
+async def test_a_fetch_that_wants_more_than_an_answer_has_room_for_is_answered_when_it_is_full() -> None:
+    config = KafkaConfig(enabled=True, port=0, fetch_bytes_max=2**16, fetch_wait_ms_max=LONG_MS)
+    async with kafka_world(kafka=config) as world:
+        talker = world.kafka()
+        await talker.produced("t", bytes(2**17))
+        answer = await talker.fetch("t", 0, max_wait_ms=LONG_MS, min_bytes=2**30)
+        assert [offset for offset, _ in read(answer["records"])] == [0]
+
+
 def with_content(batch: bytes, content: bytes) -> bytes:
     """Returns a batch with these bytes in place of its records, and their checksum."""
     changed = bytearray(batch[:HEAD_BYTES] + content)
