@@ -37,7 +37,7 @@ _ZSTD_SINCE: Final = 7
 _NO_SEQUENCE: Final = -1
 _OPENED_AT_ONCE: Final = 16
 _RECORDS_MAX: Final = 1_000_000
-"""Of a compressed batch, whose records are not looked at. It is the most that librdkafka can be set to."""
+"""A compressed batch, whose records are not looked at, claims no more. It is the most that librdkafka can be set to."""
 
 
 class Writer:

@@ -47,7 +47,7 @@ CONTROL: Final = 0x20
 NO_PRODUCER: Final = -1
 NO_TIMESTAMP: Final = -1
 RECORD_BYTES_MIN: Final = 7
-"""Of a record without key, value and headers: each field takes a byte."""
+"""A record without key, value and headers has this size: each field takes a byte."""
 _DELTA_MAX: Final = 2**31 - 1
 _VARINT_SHIFT_MAX: Final = 63
 

@@ -9,6 +9,7 @@ import pytest
 from magnetar.broker.kafka.groups import coordinator as coordinator_module
 from magnetar.broker.kafka.groups.coordinator import Coordinator
 from magnetar.broker.kafka.groups.coordinators import java_hash
+from magnetar.broker.kafka.groups.group import Group
 from magnetar.config.kafka import KafkaConfig
 from magnetar.names import TopicName
 from magnetar.testing.waiting import until
@@ -368,6 +369,30 @@ async def test_what_counts_is_written_again_from_time_to_time_and_read_from_ther
     shared = world.kafka_front_end._shared
     assert shared is not None
     assert max(each._records for each in shared.coordinators._serving.values()) < 50
+
+
+async def test_a_request_is_answered_if_its_member_asks_again_on_another_connection(world: KafkaWorld) -> None:
+    leader, follower = Client(world), Client(world)
+    await leader.join_alone()
+    joining = asyncio.ensure_future(follower.join())
+    await until(lambda: is_rebalancing(leader), "the group rebalances")
+    again = Client(world)
+    again.member_id = next(each for each in (await group_of(world)).members if each != leader.member_id)
+    asking = asyncio.ensure_future(again.join())
+    with pytest.raises(AssertionError):
+        await joining
+    await asyncio.gather(leader.join(), asking)
+    follower.member_id, follower.generation = again.member_id, again.generation
+    waiting = asyncio.ensure_future(follower.sync())
+    await until(lambda: is_waiting(world, follower), "the follower waits for the leader")
+    repeated = asyncio.ensure_future(again.sync())
+    assert (await waiting)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
+    await leader.sync(**{again.member_id: b"part"})
+    assert (await repeated)["assignment"] == b"part"
+
+
+async def group_of(world: KafkaWorld) -> Group:
+    return (await coordinator_of(world)).groups["g"]
 
 
 async def test_a_group_between_two_generations_joins_again_after_a_snapshot(world: KafkaWorld) -> None:

@@ -102,7 +102,7 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it never had a member or an offset, and nobody is about to join."""
+        """Whether it never had a member or an offset, and no client is about to join."""
         is_new = self.state is State.EMPTY and self.generation == 0 and self.empty_since_ms is None
         return is_new and not (self.members or self.offsets or self._reserved)
 
@@ -203,6 +203,7 @@ class Group:
         return await self._rejoin(new)
 
     async def _rejoin(self, member: Member) -> Value:
+        _set_error(member.joining, _rebalancing())  # Of its former connection.
         joining = member.joining = asyncio.get_running_loop().create_future()
         self._stop_session(member)
         if self.state is State.PREPARING:
@@ -223,9 +224,8 @@ class Group:
         loop = asyncio.get_running_loop()
         self._is_gathering = self.state is State.EMPTY and self.settings.initial_delay_s > 0
         for member in self.members.values():
-            if member.syncing is not None:
-                _set_error(member.syncing, _rebalancing())
-                member.syncing = None
+            _set_error(member.syncing, _rebalancing())
+            member.syncing = None
         self.state = State.PREPARING
         self._cancel_timer()
         if self._is_gathering:
@@ -316,6 +316,7 @@ class Group:
         if self.state is State.STABLE:
             return member.assignment
         if member.member_id != self.leader:
+            _set_error(member.syncing, _rebalancing())  # Of its former connection.
             member.syncing = asyncio.get_running_loop().create_future()
             return await member.syncing
         for each in self.members.values():
@@ -457,13 +458,12 @@ def _common(members: Sequence[Member]) -> set[str]:
 
 def _fail(member: Member, error: BaseException) -> None:
     for waiting in (member.joining, member.syncing):
-        if waiting is not None:
-            _set_error(waiting, error)
+        _set_error(waiting, error)
     member.joining = member.syncing = None
 
 
-def _set_error(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
+def _set_error(future: asyncio.Future[Any] | None, error: BaseException) -> None:
+    if future is not None and not future.done():
         future.set_exception(error)
 
 
