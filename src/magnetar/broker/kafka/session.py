@@ -7,9 +7,9 @@ and its answer is sent when they are durable.
     Answer       the place of one answer in the queue: it leaves when it is given and all before it have left
     Shared       what the sessions of a front end have together
 
-Limits:    `pending_requests_per_connection_max` unanswered requests, after which the connection is held. While a
-           request is handled, nothing more is read once something was received: a peer that only waits is still
-           noticed when it disconnects.
+Limits:    `pending_requests_per_connection_max` unanswered requests, and `unsent_bytes_max` of answers that wait for
+           one before them, after which the connection is held. While a request is handled, nothing more is read once
+           something was received: a peer that only waits is still noticed when it disconnects.
 Failure:   An unknown request, or a version that is not served, ends the connection: its answer could not be read.
            ApiVersions is different (api_versions.py). So does a request that is not done within its time.
 Read next: produce.py, fetch.py, metadata.py
@@ -54,16 +54,18 @@ REQUEST_S: Final = 900.0
 """Within this many seconds a request must be done: a member may wait this long for a rebalance of its group."""
 _BUSY: Final = "busy"
 _PENDING: Final = "pending requests"
+_KEPT: Final = "answers that wait"
 
 
 class Answer:
     """Is given once; until then those after it wait."""
 
-    __slots__ = ("_api", "_correlation_id", "_session", "parts", "version")
+    __slots__ = ("_api", "_correlation_id", "_session", "parts", "size", "version")
 
     def __init__(self, session: Session, api: Api, head: RequestHead, version: int) -> None:
         self.version = version
         self.parts: list[Buffer] | None = None
+        self.size = 0
         self._session = session
         self._api = api
         self._correlation_id = head.correlation_id
@@ -71,7 +73,8 @@ class Answer:
     def give(self, fields: Mapping[str, Any]) -> None:
         body = self._api.encode_response(fields, self.version)
         self.parts = encode_answer(self._api, self.version, self._correlation_id, body)
-        self._session.send_answers()
+        self.size = sum(map(len, self.parts))
+        self._session.take(self)
 
 
 class Session:
@@ -89,6 +92,8 @@ class Session:
         """Partitions that could not be opened for the request that is offered again."""
         self._on_ended = on_ended
         self._answers: deque[Answer] = deque()
+        self._kept_bytes = 0
+        """Of answers that were given, and wait for one before them."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -189,11 +194,17 @@ class Session:
             self.connection.hold(_BUSY)  # Whether or not it was: the release looks at what was received.
             self.connection.release(_BUSY)
 
-    def send_answers(self) -> None:
-        answers = self._answers
+    def take(self, answer: Answer) -> None:
+        """Takes an answer that was given, and sends what can leave now."""
+        answers, limit = self._answers, self.config.unsent_bytes_max
+        self._kept_bytes += answer.size
         while answers and (parts := answers[0].parts) is not None:
-            answers.popleft()
+            self._kept_bytes -= answers.popleft().size
             self.connection.send(parts)
+        if self._kept_bytes > limit:
+            self.connection.hold(_KEPT)
+        elif self._kept_bytes <= limit // 2:
+            self.connection.release(_KEPT)
         if len(answers) <= self.config.pending_requests_per_connection_max // 2:
             self.connection.release(_PENDING)
 

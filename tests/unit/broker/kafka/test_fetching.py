@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 from crc32c import crc32c
 
 from magnetar.config.kafka import KafkaConfig
@@ -9,9 +11,9 @@ from magnetar.topic.entry_format.head import read_body
 from magnetar.wire.kafka.batches import HEAD_BYTES, Record, encode_batch, read_head
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.error_codes import ErrorCode
-from magnetar.wire.kafka.tables import FETCH, METADATA
+from magnetar.wire.kafka.tables import FETCH, METADATA, PRODUCE
 from magnetar.wire.pulsar.entry import messages_of_batch
-from tests.unit.broker.kafka.kafka_world import KafkaWorld, batch_of, fetch_of, kafka_world, read
+from tests.unit.broker.kafka.kafka_world import KafkaWorld, batch_of, fetch_of, kafka_world, produce_of, read
 from tests.unit.broker.pulsar.broker_world import batch, message
 
 LONG_MS = 60_000
@@ -214,6 +216,27 @@ async def test_a_fetch_that_wants_more_than_an_answer_has_room_for_is_answered_w
         await talker.produced("t", bytes(2**17))
         answer = await talker.fetch("t", 0, max_wait_ms=LONG_MS, min_bytes=2**30)
         assert [offset for offset, _ in read(answer["records"])] == [0]
+
+
+async def test_fetches_after_a_batch_that_is_not_durable_are_read_up_to_a_limit() -> None:
+    config = KafkaConfig(enabled=True, port=0, unsent_bytes_max=2**17)
+    async with kafka_world(kafka=config) as world:
+        talker = world.kafka()
+        await talker.produced("t", bytes(2**16))
+        topic = await world.topic("t")
+        append, topic.publisher.publish_parts = topic.publisher.publish_parts, lambda *_: None
+        first = talker.send(PRODUCE, produce_of("t", batch_of(b"v")) | {"timeout_ms": 500})
+        asked = [talker.send(FETCH, fetch_of("t", 0)) for _ in range(20)]
+        (session,) = world.kafka_front_end._sessions
+        await until(lambda: session._kept_bytes > 2**17, "answers wait")
+        for _ in range(300):
+            await asyncio.sleep(0)
+        assert session._kept_bytes < 2**18
+        topic.publisher.publish_parts = append
+        await talker.answer_to(PRODUCE, first)
+        for each in asked:
+            await talker.answer_to(FETCH, each)
+        assert not session._kept_bytes
 
 
 def with_content(batch: bytes, content: bytes) -> bytes:
