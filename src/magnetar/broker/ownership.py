@@ -130,6 +130,12 @@ class Ownership(ABC):
     def owns(self, topic: TopicName) -> bool:
         """Whether this broker may serve the topic now."""
 
+    @abstractmethod
+    async def take_up(self, topic: TopicName) -> None:
+        """Owns the topic if it is recorded as owned here, and is not: a process that was killed has left the record,
+        and other brokers send clients here for it until that process's session has ended. Waits for this end; the
+        caller brings the timeout. ServiceNotReadyError if the topic could not be owned."""
+
     def owned(self) -> Mapping[NamespaceBundle, float] | None:
         """Returns the bundles that are served here, with the loop's time since when; None if that is every bundle."""
         return None
@@ -201,6 +207,9 @@ class SoleOwnership(Ownership):
     def owns(self, topic: TopicName) -> bool:
         del topic
         return True
+
+    async def take_up(self, topic: TopicName) -> None:
+        """Does nothing: every topic is owned."""
 
     def listen(self, lost: Lost) -> Callable[[], None]:
         self._listeners[lost] = None

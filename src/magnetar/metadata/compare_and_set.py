@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from magnetar.errors import (
     MetadataError,
@@ -36,6 +36,8 @@ from magnetar.runtime.backoff import Backoff
 
 T = TypeVar("T")
 
+LostRace: TypeAlias = type[MetadataError] | tuple[type[MetadataError], ...]
+
 TRIES_MAX: Final = 12
 """With the pauses of a `Backoff` between them, about half a minute of a store that cannot be reached."""
 
@@ -45,13 +47,13 @@ async def try_until_known(
     backoff: Backoff,
     tries_max: int = TRIES_MAX,
     *,
-    lost_race: type[MetadataError] | tuple[()] = (),
+    lost_race: LostRace = (),
     on_retry: Callable[[MetadataError], None],
 ) -> T:
     """Returns the result of the first attempt that succeeds. Every error but those below is raised at once.
 
     `attempt` must look if its argument is true: after an unknown outcome, or a lost race, in any attempt before it.
-    `lost_race`: the error that means that another client was faster. Without it, such an error is raised at once.
+    `lost_race`: what means that another client was faster. Without it, such an error is raised at once.
     `on_retry`: called with the failure before each pause.
     """
     assert tries_max > 0

@@ -126,6 +126,8 @@ def test_a_drained_broker_has_no_bundles_and_clients_continue_on_the_others(
         assert drained.broker_id not in moved.values()
         load.wait_acknowledged(100)
         assert owner_of(cluster, topic) is not drained
+        assert not ask(drained, f"/admin/v2/brokers/standalone/{drained.broker_id}/ownedNamespaces")
+    ask(drained, f"/admin/v2/magnetar/brokers/{drained.broker_id}/draining", "DELETE")
 
 
 def test_a_broker_that_is_stopped_passes_its_topics_on_before_it_ends(

@@ -33,6 +33,7 @@ SIZE, RATE = 100, 300
 PATIENCE_S = 60.0
 QUIET_MS = 400
 LOST_WITHIN_S = 1.0
+SESSION_AFTER_KILL_S = 6
 NAMESPACE = "public/default"
 
 
@@ -278,3 +279,24 @@ def test_brokers_serve_on_when_an_ensemble_has_lost_its_leader(tmp_path: Path) -
             load.wait_progress()
             world.move(load.topic, cluster.brokers[0])
             load.wait_progress()
+
+
+def test_new_clients_of_a_broker_that_was_killed_and_started_again_wait_for_the_end_of_its_former_session(
+    tmp_path: Path,
+) -> None:
+    settings = (f"metadata.session_timeout_ms={SESSION_AFTER_KILL_S * 1_000}",)
+    with ProcessCluster(tmp_path, 2, brokers=2, broker_settings=settings) as cluster:
+        world = World(cluster, tmp_path)
+        world.make_whole()
+        asked, owner = cluster.brokers
+        client = connect(asked.url, tmp_path / "client.log")
+        client.create_producer("killed").close()
+        world.move("killed", owner)
+        before = world.node_owner("killed")
+        owner.kill()
+        owner.start()
+        consumer = client.subscribe("killed", "new")
+        client.create_producer("killed").send(b"first")
+        assert consumer.receive(10_000).data() == b"first"
+        assert world.node_owner("killed") != before
+        client.close()

@@ -45,6 +45,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Done:
         def put(self, path: str, **query: str | None) -> None:
             put.append((path, query.get("destinationBroker")))
 
+        def delete(self, path: str) -> None:
+            put.append((f"not {path}", None))
+
     monkeypatch.setattr(brokers, "AdminClient", Client)
     return put
 
@@ -94,15 +97,20 @@ def test_a_bundle_is_unloaded_to_the_broker_that_is_named_and_split(done: Done) 
 
 
 def test_a_broker_that_is_drained_gives_each_bundle_to_another(done: Done, capsys: pytest.CaptureFixture[str]) -> None:
-    brokers.drain("b:8080", "http://b:8080", as_json=True)
+    brokers.drain("b:8080", url="http://b:8080", as_json=True)
     moved = json.loads(capsys.readouterr().out)
     assert [each["brokerId"] for each in moved] == ["a:8080", "a:8080"]
-    assert done == [(f"namespaces/{each['bundle']}/unload", "a:8080") for each in moved]
+    draining = "magnetar/brokers/b:8080/draining"
+    assert done == [(draining, None), *((f"namespaces/{each['bundle']}/unload", "a:8080") for each in moved)]
+    brokers.drain("b:8080", undo=True, url="http://b:8080")
+    assert done[-1] == (f"not {draining}", None)
 
 
 def test_a_broker_that_is_unknown_or_alone_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match="'x' is not a broker of the cluster; it has: a:8080, b:8080"):
-        brokers.drain("x", "http://b:8080")
-    monkeypatch.setitem(ANSWERS, "magnetar/brokers", FOUND[1:])
-    with pytest.raises(MagnetarError, match="the only broker of the cluster"):
-        brokers.drain("b:8080", "http://b:8080")
+        brokers.drain("x", url="http://b:8080")
+    drained = FOUND[0] | {"report": {"isDraining": True}}
+    for found in (FOUND[1:], [drained, FOUND[1]]):
+        monkeypatch.setitem(ANSWERS, "magnetar/brokers", found)
+        with pytest.raises(MagnetarError, match="the only broker of the cluster that is not being drained"):
+            brokers.drain("b:8080", url="http://b:8080")

@@ -74,6 +74,16 @@ async def _require_here(call: Call) -> None:
     raise ElsewhereError(address.http_url)
 
 
+async def drain(call: Call) -> None:
+    await _require_here(call)
+    call.service.membership.drain(is_draining=True)
+
+
+async def stop_draining(call: Call) -> None:
+    await _require_here(call)
+    call.service.membership.drain(is_draining=False)
+
+
 async def is_ready(call: Call) -> Reply:
     if not call.context.health().is_healthy:
         raise RestError(UNAVAILABLE, "not ready")
@@ -182,11 +192,14 @@ async def internal_configuration(call: Call) -> dict[str, str]:
 
 
 _ALL = "/admin/v2/brokers"
+_DRAINING = "/admin/v2/magnetar/brokers/{broker}/draining"
 ROUTES = [
     Route("GET", _ALL, "List the brokers of this cluster", list_brokers),
     Route("GET", f"{_ALL}/{{cluster}}", "List the brokers of a cluster", list_brokers),
     Route("GET", f"{_ALL}/leaderBroker", "Get the broker that leads", get_leader),
     Route("GET", f"{_ALL}/{{cluster}}/{{broker}}/ownedNamespaces", "Get the bundles that a broker serves", get_owned),
+    Route("PUT", _DRAINING, "Give a broker no more bundles, until it ends", drain),
+    Route("DELETE", _DRAINING, "Give a broker bundles again", stop_draining),
     Route("GET", f"{_ALL}/ready", "Whether the broker serves requests", is_ready),
     Route(
         "GET",

@@ -294,12 +294,14 @@ class LoadManager:
         return rules.candidates(str(namespace), candidates, serves)
 
     def _candidates(self) -> list[str]:
-        """Returns the brokers that can serve clients of Pulsar, and that agree on owners as we do."""
-        return sorted(
-            broker
+        """Returns the brokers that can serve clients of Pulsar, and that agree on owners as we do. Those that are
+        being drained are left out, if there are others."""
+        found = {
+            broker: report.is_draining
             for broker, report in self.members.brokers.items()
             if report.is_modular and report.address.urls.get(PULSAR) and report.address.http_url
-        )
+        }
+        return sorted(broker for broker, is_draining in found.items() if not is_draining) or sorted(found)
 
     def _serves(self, besides: NamespaceBundle | None = None) -> dict[str, set[str]]:
         """Returns the namespaces of which each broker has a bundle, or was promised one."""
@@ -399,6 +401,10 @@ class LoadManager:
             self._reported_s = now_s
             self.members.publish(report)
 
+    def drain(self, *, is_draining: bool) -> None:
+        """The others know it a moment later. A new session publishes it again; a new process does not."""
+        self.members.publish(dataclasses.replace(self.members.own, is_draining=is_draining))
+
     # --- as the leader ------------------------------------------------------------------------------------------------
 
     async def lead(self) -> None:
@@ -443,7 +449,8 @@ class LoadManager:
 
         changes: list[Change] = [*misplaced(loads, is_misplaced, allowed)]
         if not changes:
-            changes = self._balancer.decide(loads, allowed, counts, asyncio.get_running_loop().time())
+            balanced = {broker: load for broker, load in loads.items() if not reports[broker].is_draining}
+            changes = self._balancer.decide(balanced, allowed, counts, asyncio.get_running_loop().time())
         return [change for change in changes if await self._do(change)]
 
     def _fresh_reports(self) -> dict[str, BrokerReport]:

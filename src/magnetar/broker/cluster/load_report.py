@@ -130,6 +130,8 @@ class BrokerReport:
     load_manager: str = MODULAR
     version: str = PULSAR_VERSION
     protocols: Mapping[str, str] = field(default_factory=dict)
+    is_draining: bool = False
+    """Whether it is to get no more bundles. Brokers of Apache ignore the field, and write none."""
 
     @property
     def is_modular(self) -> bool:
@@ -165,6 +167,7 @@ class BrokerReport:
 
     def to_json(self) -> Document:
         stats = self.bundles.values()
+        ours = {"isDraining": True} if self.is_draining else {}
         urls = {"webServiceUrl": self.address.http_url, "pulsarServiceUrl": self.address.urls.get(PULSAR)}
         return {name: url for name, url in urls.items() if url} | {
             "persistentTopicsEnabled": True,
@@ -196,6 +199,7 @@ class BrokerReport:
             "startTimestamp": self.started_ms,
             "maxResourceUsage": self.usage.busiest,
             "loadReportType": "LocalBrokerData",
+            **ours,
         }
 
     @classmethod
@@ -226,6 +230,7 @@ class BrokerReport:
             load_manager=str(document.get("loadManagerClassName") or ""),
             version=str(document.get("brokerVersionString") or ""),
             protocols=dict(document.get("protocols") or {}),
+            is_draining=document.get("isDraining") is True,
         )
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from magnetar.broker.cluster.held_node import HeldNode
 from magnetar.broker.cluster.load_report import BrokerReport
-from magnetar.broker.front_end import PULSAR
+from magnetar.broker.cluster.owner_node import are_of_one_place
 from magnetar.broker.ownership import BrokerAddress
 from magnetar.errors import (
     BrokerRegisteredError,
@@ -136,13 +136,9 @@ class Members:
             ) from None
 
     def _is_about_us(self, value: bytes) -> bool:
-        """As Apache compares: by the addresses."""
         own = self.own.address
         report = _report_in(own.broker_id, Node(value, 0, 0, 0))
-        if report is None:
-            return False
-        left = report.address
-        return (left.http_url, left.urls.get(PULSAR)) == (own.http_url, own.urls.get(PULSAR))
+        return report is not None and are_of_one_place(report.address, own)
 
     # --- all nodes ----------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,9 @@ class Membership(Protocol):
     async def move(self, bundle: NamespaceBundle, source: str, destination: str) -> None:
         """Is for the leader: makes the owner unload the bundle, and the other broker its next owner."""
 
+    def drain(self, *, is_draining: bool) -> None:
+        """Makes this broker one that gets no more bundles, until it ends or this is undone. Those it has stay."""
+
 
 class SoleMember:
     """The only broker of its cluster."""
@@ -63,3 +66,7 @@ class SoleMember:
 
     async def move(self, bundle: NamespaceBundle, source: str, destination: str) -> None:
         raise NotAllowedError(f"bundle {bundle} cannot be moved from {source} to {destination}: this broker is alone")
+
+    def drain(self, *, is_draining: bool) -> None:
+        del is_draining
+        raise NotAllowedError("the only broker of a cluster cannot be drained: start another one first")

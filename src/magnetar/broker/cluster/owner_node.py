@@ -24,6 +24,16 @@ def owner_path(bundle: NamespaceBundle) -> str:
     return f"{paths.OWNERSHIP}/{bundle}"
 
 
+def are_of_one_place(first: BrokerAddress, second: BrokerAddress) -> bool:
+    """Whether only one process at a time can have these addresses. As Apache compares, without the listeners, which a
+    restart may change."""
+    return (first.broker_id, first.http_url, first.urls.get(PULSAR)) == (
+        second.broker_id,
+        second.http_url,
+        second.urls.get(PULSAR),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OwnerNode:
     address: BrokerAddress

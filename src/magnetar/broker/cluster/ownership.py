@@ -9,9 +9,11 @@ Invariant: `owns` is true only between the creation of the node and its end, as 
            knows too little does not decide: a new session, or a node that another client deleted, makes the bundle
            unknown until its node was read again (`_verify`). Topics that are loaded stay meanwhile: their logs are
            fenced if another broker serves them.
-Failure:   A node of this broker's former session is waited for, until it vanishes. A bundle that another broker has
-           taken is lost: its topics are unloaded at once. If nodes cannot be read again within a number of tries, or
-           the policy wants it, the broker stops (`wait_failed`).
+Failure:   A node of a former session of this broker, or of a killed process with its address, is waited for until it
+           vanishes: it is neither adopted nor deleted, since the next owner's node may have the same version. A node
+           that an unload could not delete is deleted later. A bundle that another broker has taken is lost: its topics
+           are unloaded at once. If nodes cannot be read again within a number of tries, or the policy wants it, the
+           broker stops (`wait_failed`).
 Limits:    One acquisition of a bundle at a time serves all lookups that wait for it.
 Read next: owner_node.py, broker/ownership.py, broker/topics/registry.py; docs/broker.md
 """
@@ -57,7 +59,7 @@ from magnetar.errors import (
     SessionExpiredError,
     TransactionFailedError,
 )
-from magnetar.metadata.compare_and_set import try_until_known
+from magnetar.metadata.compare_and_set import LostRace, try_until_known
 from magnetar.metadata.paths import parent_of
 from magnetar.metadata.store import (
     Check,
@@ -165,6 +167,8 @@ class BundleOwnership(Ownership):
         self._tasks = UncancelledTasks(_stopping)
         self._is_leaving = False
         self._unverified: dict[NamespaceBundle, None] = {}
+        self._undeleted: dict[NamespaceBundle, None] = {}
+        """Bundles that were passed on, except for the end of their nodes."""
         self._renewal: asyncio.TimerHandle | None = None
         """Runs while the session is expired; one that is only disconnected still serves."""
         self._wake = asyncio.Event()
@@ -220,6 +224,27 @@ class BundleOwnership(Ownership):
             finding = self._finding[key] = self._tasks.begin(self._find(*key), name=f"owner of {bundle}")
             finding.add_done_callback(lambda _: self._finding.pop(key))
         return await self._tasks.result_of(finding)
+
+    async def take_up(self, topic: TopicName) -> None:
+        bundle = await self.bundle_of(topic)
+        if bundle in self._held:
+            return
+        found = await self._read(bundle)
+        if found is not None and found.address.broker_id == self._id:
+            await self._wait_former_session_ended(bundle)
+            await self.owner_of_bundle(bundle, is_authoritative=True)
+
+    async def _wait_former_session_ended(self, bundle: NamespaceBundle) -> None:
+        """Returns when the bundle's node is not one of another session with our id. The caller brings the timeout."""
+        path, changed = owner_path(bundle), asyncio.Event()
+        while True:
+            changed.clear()
+            node = await self._store.get(path, watch=lambda _: changed.set())
+            if node is None or node.owner == self._store.session.id:
+                return
+            if OwnerNode.parse(path, node.value).address.broker_id != self._id:
+                return
+            await changed.wait()
 
     async def find_owner(self, bundle: NamespaceBundle) -> Owner | None:
         """As `owner_of_bundle`, for a bundle that shall not get an owner by this; None without one."""
@@ -304,7 +329,7 @@ class BundleOwnership(Ownership):
             raise ServiceNotReadyError(f"the session ended while bundle {bundle} was acquired: look it up again")
         if found is not None and found.value != self._value:  # What is left of an unload that failed half-way.
             await self._store.put(path, self._value, found.version)
-        self._hold(bundle, session.id, acquired)
+        self._hold(bundle, creator if found is None else found.owner, acquired)
         log.info("a bundle is owned", extra={"bundle": str(bundle)})
         return self._here
 
@@ -316,6 +341,7 @@ class BundleOwnership(Ownership):
         return _elsewhere(bundle, found)
 
     def _hold(self, bundle: NamespaceBundle, session_id: int, acquired: Acquired) -> None:
+        self._undeleted.pop(bundle, None)
         self._held[bundle] = _Held(bundle, asyncio.get_running_loop().time(), session_id, acquired)
         self._verify_soon(bundle)  # Which also watches the node.
 
@@ -364,9 +390,7 @@ class BundleOwnership(Ownership):
         await self._store.sync()
         return await self._store.get(path, watch=watch)
 
-    async def _change(
-        self, attempt: Callable[[bool], Awaitable[T]], lost_race: type[MetadataError] | tuple[()] = ()
-    ) -> T:
+    async def _change(self, attempt: Callable[[bool], Awaitable[T]], lost_race: LostRace = ()) -> T:
         def on_retry(error: MetadataError) -> None:
             log.info("a bundle's node is changed again", extra={"why": str(error)})
 
@@ -412,13 +436,16 @@ class BundleOwnership(Ownership):
                 is_begun = True
                 if self._held.get(bundle) is not held:
                     return  # Lost meanwhile: its topics are being unloaded.
+                self._undeleted[bundle] = None
                 try:
                     await self._disable(path)
                     await self._unload_topics(bundle, successor)
                     await self._delete(path)
-                finally:  # A node that could not be deleted is taken up by the next lookup.
+                    del self._undeleted[bundle]
+                finally:
                     self._held.pop(bundle, None)
                     self._cache.drop(path)
+                    self._verify_soon(bundle)
             if next_owner is not None and await self._becomes_owner(next_owner, bundle):
                 _set_if_pending(successor, next_owner)
         finally:
@@ -649,14 +676,25 @@ class BundleOwnership(Ownership):
                 backoff.reset()
 
     async def _verify(self, bundle: NamespaceBundle) -> None:
-        """Makes sure that the bundle's node exists and is ours, and watches it; otherwise the bundle is lost."""
+        """Makes sure that the bundle's node exists and is ours, and watches it; otherwise the bundle is lost. The node
+        of a bundle that was passed on is deleted, if that has failed before."""
         held = self._held.get(bundle)
+        if held is None and bundle in self._undeleted:
+            await self._delete_late(bundle)
         if held is None or not held.is_serving:
             return
         async with self._lock(bundle):
             while self._held.get(bundle) is held and held.is_serving:
                 if await self._is_ours(held):
                     return
+
+    async def _delete_late(self, bundle: NamespaceBundle) -> None:
+        """Until then, other brokers would refuse all lookups of the bundle."""
+        async with self._lock(bundle):
+            if bundle not in self._held and bundle in self._undeleted:  # No lookup has taken it up meanwhile.
+                await self._delete(owner_path(bundle))
+                del self._undeleted[bundle]
+                self._cache.drop(owner_path(bundle))
 
     async def _is_ours(self, held: _Held) -> bool:
         """Returns False if it must be looked at again."""
@@ -671,8 +709,8 @@ class BundleOwnership(Ownership):
         if node is None:
             await self._create_again(held)
             return False
+        held.session_id = node.owner
         if node.owner == session.id:
-            held.session_id = node.owner
             return True
         found = OwnerNode.parse(path, node.value)
         if found.address.broker_id != self._id:

@@ -142,6 +142,9 @@ class Topics:
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
         limit_s = self._config.topic_load_timeout_ms / 1000
         try:
+            async with asyncio.timeout(limit_s):
+                if not self._ownership.owns(name):
+                    await self._ownership.take_up(name)
             async with asyncio.timeout(limit_s), self._turns:
                 if not self._ownership.owns(name):
                     raise ServiceNotReadyError(f"topic {name} is not served by this broker: look it up again")

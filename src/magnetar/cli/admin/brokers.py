@@ -93,12 +93,17 @@ def split(bundle: Bundle, url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
 @app.command()
 def drain(
     broker: Annotated[str, typer.Argument(metavar="BROKER", help="Id of a broker, as `magnetar brokers ls` shows it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let the broker get bundles again.")] = False,
     url: AdminUrl = DEFAULT_ADMIN_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Move all bundles of a broker to the others, one by one. Then stop the broker soon: it may get new bundles."""
+    """Move all bundles of a broker to the others, one by one. It gets no more until it is started again."""
     admin = AdminClient(url)
     others = _others(admin.get(_PATH), broker)
+    if undo:
+        admin.delete(f"{_PATH}/{broker}/draining")
+        return
+    admin.put(f"{_PATH}/{broker}/draining")
     (cluster,) = admin.get("clusters")[:1]
     moved = []
     for bundle in sorted(admin.get(f"brokers/{cluster}/{broker}/ownedNamespaces")):
@@ -113,13 +118,19 @@ def drain(
 
 
 def _others(found: list[Json], broker: str) -> dict[str, int]:
-    """Returns the other brokers, with the number of bundles that they reported."""
-    counts = {str(each["brokerId"]): len(_bundles(each)) for each in found}
-    if broker not in counts:
-        raise ArgumentError(f"{broker!r} is not a broker of the cluster; it has: {', '.join(counts) or 'none'}")
-    del counts[broker]
+    """Returns the other brokers that are not being drained, with the number of bundles that they reported."""
+    known = [str(each["brokerId"]) for each in found]
+    if broker not in known:
+        raise ArgumentError(f"{broker!r} is not a broker of the cluster; it has: {', '.join(known) or 'none'}")
+    counts = {
+        str(each["brokerId"]): len(_bundles(each))
+        for each in found
+        if each["brokerId"] != broker and not each["report"].get("isDraining")
+    }
     if not counts:
-        raise MagnetarError(f"{broker} is the only broker of the cluster: start another one first")
+        raise MagnetarError(
+            f"{broker} is the only broker of the cluster that is not being drained: start another one first"
+        )
     return counts
 
 

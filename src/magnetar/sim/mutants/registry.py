@@ -489,11 +489,13 @@ _BUNDLES: Final = [
         "return await tried_once(",
         tried_once=_tried_once,
     ),
-    _bundle_bug(32, "a broker adopts the node that its own former session has left", ("T3",), budget=300).edit(
+    _bundle_bug(32, "a broker adopts the node that its own former session has left", ("T3",), budget=300)
+    .edit(
         BundleOwnership._acquire_alone,
         "if found is not None and found.owner != session.id:",
         "if found is not None and OwnerNode.parse(path, found.value).address.broker_id != self._id:",
-    ),
+    )
+    .edit(BundleOwnership._acquire_alone, "creator if found is None else found.owner", "session.id"),
     _bundle_bug(33, "an unload that is late ends the next ownership of the bundle", ("T3",), budget=1_000).edit(
         BundleOwnership._delete, "if node is None or node.owner != self._store.session.id:", "if node is None:"
     ),

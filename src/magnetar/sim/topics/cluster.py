@@ -130,6 +130,9 @@ class View(Ownership):
     def owns(self, topic: TopicName) -> bool:
         return self._owner(topic) == self._name
 
+    async def take_up(self, topic: TopicName) -> None:
+        """Does nothing: the operator alone chooses."""
+
     def listen(self, lost: Lost) -> Callable[[], None]:
         self._listeners[lost] = None
 

@@ -120,6 +120,37 @@ async def test_a_broker_that_leaves_is_chosen_no_more_and_another_one_leads() ->
         assert await leaving.manager.address_of(world.leader.id) == address(world.leader.name)
 
 
+async def test_a_broker_that_is_drained_gets_no_bundles_until_that_is_undone() -> None:
+    async with load_world(3, bundles=16) as world:
+        drained = next(broker for broker in world.brokers.values() if broker is not world.leader)
+        known = world.leader.manager.members.brokers
+        drained.manager.drain(is_draining=True)
+        await until(lambda: known[drained.id].is_draining, "the leader knows")
+        await drained.manager.report()
+        await world.own_all()
+        assert [broker.load for broker in world.brokers.values() if broker is not drained] == [8, 8]
+        await asyncio.sleep(600)  # Many rounds of the leader.
+        assert drained.load == 0
+        assert world.unloads == []
+        drained.manager.drain(is_draining=False)
+        await until(lambda: not known[drained.id].is_draining, "the leader knows")
+        first, *_ = await world.bundles()
+        for broker in world.brokers.values():
+            broker.host.bundles.pop(first, None)
+        await asyncio.sleep(61)  # The former promise has ended.
+        assert await world.leader.manager.choose(first) == drained.id
+
+
+async def test_brokers_that_are_all_drained_are_chosen_nevertheless() -> None:
+    async with load_world(2) as world:
+        known = world.leader.manager.members.brokers
+        for broker in world.brokers.values():
+            broker.manager.drain(is_draining=True)
+        await until(lambda: all(each.is_draining for each in known.values()), "the leader knows")
+        (bundle, *_) = await world.bundles()
+        assert await world.leader.manager.choose(bundle) in world.brokers
+
+
 async def test_the_bundles_of_a_broker_that_died_are_spread_by_the_load_that_they_had() -> None:
     async with load_world(3, bundles=9) as world:
         await world.own_all()

@@ -113,3 +113,11 @@ def test_the_averages_of_a_broker_are_the_sums_of_its_bundles() -> None:
 def test_a_node_that_is_no_load_of_a_bundle_is_refused(value: bytes) -> None:
     with pytest.raises(MalformedMetadataError, match="/loadbalance/bundle-data/x"):
         BundleAverages.decode("/loadbalance/bundle-data/x", value)
+
+
+def test_a_broker_that_is_drained_says_so_in_a_field_that_is_absent_otherwise() -> None:
+    ours = report("broker new")
+    assert b"raining" not in ours.encode()
+    drained = dataclasses.replace(ours, is_draining=True)
+    assert BrokerReport.decode("b1:8080", "/path", drained.encode()).is_draining
+    assert not BrokerReport.decode("b1:8080", "/path", written("broker new")).is_draining

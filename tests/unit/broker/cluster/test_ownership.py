@@ -11,8 +11,8 @@ import pytest
 from magnetar.broker.cluster.owner_node import OwnerNode, owner_path
 from magnetar.broker.front_end import PULSAR
 from magnetar.broker.ownership import BrokerAddress
-from magnetar.errors import MalformedMetadataError, ServiceNotReadyError
-from magnetar.metadata.store import CreateMode, Operation, OperationResult
+from magnetar.errors import MalformedMetadataError, MetadataUnavailableError, ServiceNotReadyError
+from magnetar.metadata.store import CreateMode, Node, Operation, OperationResult, Watcher
 from magnetar.names import TopicName
 from magnetar.testing.waiting import until
 from tests.unit.broker import golden
@@ -201,3 +201,75 @@ async def test_a_bundle_that_is_none_any_more_is_not_acquired(
         with pytest.raises(ServiceNotReadyError, match="divided"):
             await a.ownership.owner_of_bundle(stale, is_authoritative=True)
         await a.acquire()
+
+
+@pytest.mark.parametrize("is_disabled", [False, True])
+async def test_what_a_killed_process_with_our_id_left_is_waited_for_and_then_owned(
+    is_disabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ownership_world("a", "b") as world:
+        a, b = world["a"], world["b"]
+        bundle = await a.ownership.bundle_of(TOPIC)
+        killed = await world.harness.connect()
+        left = OwnerNode(address_of("a"), is_disabled=is_disabled).encode()
+        await killed.create(owner_path(bundle), left, mode=CreateMode.EPHEMERAL, make_parents=True)
+        get, is_seen = a.store.get, asyncio.Event()
+
+        async def get_and_tell(
+            path: str, *, watch: Watcher | None = None, expects_nothing: bool = False
+        ) -> Node | None:
+            node = await get(path, watch=watch, expects_nothing=expects_nothing)
+            if path == owner_path(bundle):
+                is_seen.set()
+            return node
+
+        monkeypatch.setattr(a.store, "get", get_and_tell)
+        taking_up = asyncio.ensure_future(a.ownership.take_up(TOPIC))
+        async with asyncio.timeout(5):
+            await is_seen.wait()
+        await a.store.sync()
+        assert not taking_up.done()
+        assert not a.owns()
+        await killed.aclose()
+        async with asyncio.timeout(5):
+            await taking_up
+        assert a.owns()
+        found = await a.store.get(owner_path(bundle))
+        assert found is not None
+        assert found.owner == a.store.session.id
+        assert (await b.owner_of()).address.broker_id == id_of("a")
+
+
+async def test_what_is_recorded_of_another_broker_or_of_none_is_not_taken_up() -> None:
+    async with ownership_world("a", "b") as world:
+        a, b = world["a"], world["b"]
+        await a.ownership.take_up(TOPIC)
+        assert not a.owns()
+        await b.acquire()
+        await a.ownership.take_up(TOPIC)
+        assert b.owns()
+        assert not a.owns()
+
+
+async def test_a_node_that_an_unload_could_not_delete_is_deleted_when_the_metadata_answers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(path: str, version: int | None = None) -> None:
+        raise MetadataUnavailableError(f"{path} cannot be deleted")
+
+    async with ownership_world("a", "b") as world:
+        a, b = world["a"], world["b"]
+        bundle = await a.acquire()
+        with monkeypatch.context() as patch:
+            patch.setattr(a.store, "delete", fail)
+            with pytest.raises(MetadataUnavailableError):
+                await a.ownership.unload(bundle)
+            with pytest.raises(ServiceNotReadyError, match="being unloaded"):
+                await b.owner_of()
+
+        async def has_no_node() -> bool:
+            return await b.store.get(owner_path(bundle)) is None
+
+        await until(has_no_node, "the node is deleted")
+        assert await b.acquire() == bundle
+        assert a.lost == [bundle]

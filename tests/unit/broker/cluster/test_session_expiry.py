@@ -95,6 +95,21 @@ async def test_a_node_of_the_former_session_is_waited_for() -> None:
         assert not a.lost
 
 
+async def test_a_bundle_whose_node_another_process_with_our_addresses_has_replaced_is_served_no_more() -> None:
+    async with ownership_world("a") as world:
+        a = world["a"]
+        bundle = await a.acquire()
+        twin = await world.harness.connect()
+        path = owner_path(bundle)
+        await twin.delete(path)
+        await twin.create(path, OwnerNode(address_of("a")).encode(), mode=CreateMode.EPHEMERAL)
+        await until(lambda: not a.owns(), "it is known", seconds=1.0)
+        with pytest.raises(ServiceNotReadyError, match="checked"):
+            await a.owner_of()
+        await twin.aclose()
+        await until(a.owns, "the node was made again when it had vanished")
+
+
 async def test_a_session_that_expires_while_bundles_are_owned_again_begins_it_anew() -> None:
     async with ownership_world("a") as world:
         a = world["a"]
