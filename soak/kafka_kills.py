@@ -43,7 +43,7 @@ def run(kills: int, seed: int, directory: Path) -> dict[str, Any]:
         producer = NumberedProducer(bootstrap, TOPIC, RATE)
         producer.wait_acknowledged(1)
         members = GroupMembers(bootstrap, TOPIC, MEMBERS)
-        members.wait(lambda seen: bool(seen))
+        members.wait(lambda _: bool(members.committed))  # Otherwise a kill may come before the first commit.
         for _ in range(kills):
             producer.wait_acknowledged(choices.randint(1, MOST_BETWEEN_KILLS))
             committed, pending = members.committed[0], producer.unanswered
