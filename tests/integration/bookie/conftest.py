@@ -21,6 +21,8 @@ from magnetar.metadata.memory import MemoryServer
 from magnetar.metadata.store import MetadataStore
 from magnetar.runtime.metrics import Metrics
 from magnetar.runtime.system import SystemRuntime
+from magnetar.testing.processes.child import free_port
+from magnetar.testing.processes.servers import HOST
 from magnetar.wire.bookkeeper.digests import DigestType, entry_digest, master_key
 from magnetar.wire.bookkeeper.ends import decode_response, encode_request
 from magnetar.wire.bookkeeper.messages import AnyRequest, AnyResponse
@@ -63,12 +65,13 @@ class Node:
 
     def __init__(self, directory: Path, store: MetadataStore) -> None:
         self._directory = directory
+        self._port = free_port(HOST)  # One that no client gets while the bookie is started again.
         self._store = store
         self._clients: list[Client] = []
         self.bookie: Bookie | None = None
 
     async def start(self) -> None:
-        self.bookie = await self.open_with(BookieConfig(dir=str(self._directory), port=0))
+        self.bookie = await self.open_with(BookieConfig(dir=str(self._directory), port=self._port))
 
     async def open_with(self, bookie: BookieConfig) -> Bookie:
         config = Config(
